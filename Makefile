@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+# In the container: make apply. Everything below "for a machine without an NPU" needs a
+# network; everything above it needs Python 3.11 alone.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+KIT = $(PYTHON) scripts/kit
+CACHE ?= .cache
+TOOLS := build/tools
+SANDBOX := build/sandbox
+SANDBOX_PYTHON := $(SANDBOX)/venv/bin/python
+
+# make apply ROOT=DIR, TARGET_PYTHON=PATH, JSON=1: as --root, --python, --json.
+TARGET_OPTIONS = $(if $(ROOT),--root '$(ROOT)') $(if $(TARGET_PYTHON),--python '$(TARGET_PYTHON)') $(if $(JSON),--json)
+
+.PHONY: help
+help: ## this list
+	@echo 'In the container:'
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2} /^# ---/ {print ""; print substr($$0, 7)}' $(MAKEFILE_LIST)
+
+.PHONY: status apply verify diff revert overlay
+status: ## what is installed: pristine, applied, partial, drifted, unsupported or native
+	@$(KIT) status $(TARGET_OPTIONS)
+
+apply: ## install the five files: all of them, or none
+	@$(KIT) apply $(TARGET_OPTIONS)
+
+verify: ## prove it: the bytes, every name, an import (FAST=1: the bytes alone)
+	@$(KIT) verify $(if $(FAST),--fast) $(TARGET_OPTIONS)
+
+diff: ## the whole set as one unified diff
+	@$(KIT) diff $(TARGET_OPTIONS)
+
+revert: ## undo it: all of the five files, or none
+	@$(KIT) revert $(TARGET_OPTIONS)
+
+overlay: ## build the five full files, to be mounted over an untouched container
+	@$(KIT) overlay $(TARGET_OPTIONS)
+
+dist: ## the kit as one file, build/kit.pyz, for a machine without a network
+	@$(PYTHON) scripts/build_pyz.py build/kit.pyz
+
+# --- For a machine without an NPU (needs a network):
+
+.PHONY: demo sandbox test test-unit test-target lint bench lock clean dist
+demo: sandbox ## the whole job on the real packages, in a sandbox
+	@PATH="$(CURDIR)/$(SANDBOX)/venv/bin:$$PATH" scripts/demo.sh
+
+sandbox: ## the real vLLM 0.20.2 and vllm-ascend 0.20.2rc1 below build/
+	@$(PYTHON) scripts/sandbox.py $(SANDBOX) $(CACHE)
+
+test: lint test-unit test-target ## all tests that need no NPU
+
+lint: $(TOOLS)/complete ## ruff, mypy, shellcheck, hadolint
+	@PATH="$(CURDIR)/$(TOOLS)/bin:$$PATH" scripts/lint.sh
+
+test-unit: $(TOOLS)/complete ## the engine alone: no real package, no network
+	@$(TOOLS)/bin/pytest tests/unit
+
+test-target: sandbox ## on the real packages
+	@$(SANDBOX_PYTHON) -m pytest tests/target
+
+bench: $(TOOLS)/complete ## apply, verify --fast and revert beside git apply, patch and quilt
+	@$(TOOLS)/bin/python tests/bench/patch_tools.py
+
+lock: $(TOOLS)/complete ## pin the requirements of tests/requirements/*.in anew (needs uv)
+	@scripts/lock.sh
+
+clean: ## remove what the targets above built; the downloads stay
+	@rm -rf build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(TOOLS)/complete: tests/requirements/tools.txt
+	@rm -rf $(TOOLS)
+	@$(PYTHON) -m venv $(TOOLS)
+	@$(TOOLS)/bin/python -m pip --cache-dir $(CACHE)/pip --quiet --disable-pip-version-check \
+		install --no-deps --require-hashes -r tests/requirements/tools.txt
+	@touch $@

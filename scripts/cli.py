@@ -1,0 +1,320 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line of ``kit``: arguments in, one report out, an exit code that can be relied on."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import signal
+import sys
+import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+from patchkit import manifest, overlay, report, state, target, transaction, verify
+from patchkit.errors import ExitCode, KitError, PutBack, Refused
+from patchkit.manifest import Folder, Manifest
+from patchkit.state import FileState, SetState, SetStatus
+from patchkit.target import Target
+from patchkit.verify import Level
+
+VERSION = "0.1.0"
+
+_EPILOG = """\
+exit codes:
+  0  done, or already so
+  1  status, verify: the set is not, or not wholly, applied
+  2  the command line was not understood
+  3  refused before the first write; nothing was changed
+  4  failed on the way; every file is again as it was
+  5  failed on the way; at least one file could not be put back
+"""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a verb found or did: text for a person, data for a program."""
+
+    text: str
+    data: dict[str, Any]
+    exit_code: ExitCode = ExitCode.OK
+    next_step: str = ""
+    raw: bytes = b""
+    """Bytes to write in front of the text, where a person did not ask for data (``diff``)."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A verb's view of the command line. ``kit`` is what the user types for this program.
+
+    The manifest and the target are looked up when a verb asks for them: some need neither.
+    """
+
+    options: argparse.Namespace
+    kit: str
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        return manifest.load(bundle())
+
+    @cached_property
+    def target(self) -> Target:
+        if self.options.root:
+            return target.in_folder(self.manifest, self.options.root)
+        return target.of_interpreter(self.manifest, self.options.python)
+
+    def command(self, verb: str) -> str:
+        """The kit's command for another verb on the same target."""
+        return " ".join([self.kit, verb, *_target_options(self.options)])
+
+
+@dataclass(frozen=True)
+class Verb:
+    """One subcommand: its line in the help, its own options, what it does."""
+
+    summary: str
+    run: Callable[[Request], Answer]
+    add_options: tuple[Callable[[argparse.ArgumentParser], None], ...] = ()
+
+
+def _status(request: Request) -> Answer:
+    found = state.inspect(request.manifest, request.target)
+    parts = [report.heading(found), report.files(found), report.summary(found), report.symptoms(found)]
+    done = found.state in {SetState.APPLIED, SetState.NATIVE}
+    return Answer(
+        text=_paragraphs(parts),
+        data=report.status_json(found),
+        exit_code=ExitCode.OK if done else ExitCode.NOT_APPLIED,
+        next_step=_advice(request, found),
+    )
+
+
+def _advice(request: Request, found: SetStatus) -> str:
+    """The command that helps on from a state; the cure that ``apply`` would name, where it would refuse."""
+    if found.state is SetState.NATIVE:
+        return ""
+    if found.state is SetState.APPLIED:
+        return request.command("verify")
+    try:
+        transaction.require_changeable(found, FileState.APPLIED)
+    except Refused as refusal:
+        return refusal.next_step
+    return request.command("apply")
+
+
+def _apply(request: Request) -> Answer:
+    outcome = transaction.apply(request.manifest, request.target)
+    total = len(outcome.after.files)
+    if outcome.before.state is SetState.NATIVE:
+        sentence, next_step = report.summary(outcome.after) + " Nothing was changed.", ""
+    elif outcome.changes:
+        sentence = f"applied: {len(outcome.changes)} of {total} files written, each read back and hashed."
+        next_step = request.command("verify")
+    else:
+        sentence = f"already applied: all {total} files have the expected hashes. Nothing was changed."
+        next_step = request.command("verify")
+    return _of_outcome(outcome, sentence, next_step)
+
+
+def _revert(request: Request) -> Answer:
+    outcome = transaction.revert(request.manifest, request.target)
+    total = len(outcome.after.files)
+    if outcome.before.state is SetState.NATIVE:
+        sentence = report.summary(outcome.after) + " Nothing was changed."
+    elif outcome.changes:
+        sentence = f"reverted: {len(outcome.changes)} of {total} files are again as upstream published them."
+    else:
+        sentence = f"already pristine: none of the {total} files was applied. Nothing was changed."
+    return _of_outcome(outcome, sentence, "")
+
+
+def _of_outcome(outcome: transaction.Outcome, sentence: str, next_step: str) -> Answer:
+    parts = [report.heading(outcome.after), report.changed(outcome), sentence]
+    return Answer(_paragraphs(parts), report.outcome_json(outcome), next_step=next_step)
+
+
+def _verify(request: Request) -> Answer:
+    levels = frozenset({Level.BYTES}) if request.options.fast else frozenset(Level)
+    result = verify.verify(request.manifest, request.target, levels)
+    parts = [
+        report.heading(result.status),
+        report.checks(result),
+        report.verdict(result),
+        report.symptoms(result.status),
+    ]
+    return Answer(
+        text=_paragraphs(parts),
+        data=report.verification_json(result),
+        exit_code=ExitCode.OK if result.passed else ExitCode.NOT_APPLIED,
+        next_step="" if result.passed else _advice(request, result.status),
+    )
+
+
+def _diff(request: Request) -> Answer:
+    found = state.inspect(request.manifest, request.target)
+    if found.state is SetState.NATIVE:
+        return Answer(report.summary(found), report.status_json(found))
+    transaction.require_changeable(found, FileState.APPLIED)
+    diff = report.unified_diff(found)
+    data = report.status_json(found) | {"diff": diff.decode("utf-8", "backslashreplace")}
+    return Answer("", data, raw=diff)
+
+
+def _overlay(request: Request) -> Answer:
+    found = state.inspect(request.manifest, request.target)
+    if found.state is SetState.NATIVE:
+        return Answer(report.summary(found), report.status_json(found))
+    folder = request.options.out or Path("build", "overlay", request.manifest.id)
+    built = overlay.build(found, folder)
+    mounts = " \\\n".join(f"  {item.mount_option}" for item in built)
+    sentence = f"built: {len(built)} files in {folder}. Mount them over an untouched container, read-only:"
+    return Answer(f"{sentence}\n\n{mounts}", report.overlay_json(found, built))
+
+
+def _target_arguments(verb: argparse.ArgumentParser) -> None:
+    where = verb.add_mutually_exclusive_group()
+    where.add_argument(
+        "--python",
+        type=Path,
+        metavar="PATH",
+        help="the interpreter whose packages are meant (default: that of the vllm command, or python3)",
+    )
+    where.add_argument(
+        "--root", type=Path, metavar="DIR", help="a folder that holds vllm/ and vllm_ascend/, instead"
+    )
+
+
+def _verify_arguments(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--fast", action="store_true", help="the bytes alone")
+
+
+def _overlay_arguments(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--out", type=Path, metavar="DIR", help="where to (default: build/overlay/<set>)")
+
+
+VERBS = {
+    "status": Verb(
+        "what is installed: pristine, applied, partial, drifted, unsupported or native",
+        _status,
+        (_target_arguments,),
+    ),
+    "apply": Verb("install the set: all of its files, or none", _apply, (_target_arguments,)),
+    "verify": Verb(
+        "prove it: the bytes, every name, then an import in a fresh interpreter",
+        _verify,
+        (_target_arguments, _verify_arguments),
+    ),
+    "diff": Verb(
+        "print the whole set as one unified diff, from pristine to applied", _diff, (_target_arguments,)
+    ),
+    "revert": Verb("undo the set: all of its files, or none", _revert, (_target_arguments,)),
+    "overlay": Verb(
+        "build the full files, to be mounted over an untouched container",
+        _overlay,
+        (_target_arguments, _overlay_arguments),
+    ),
+}
+
+
+def build_parser(prog: str) -> argparse.ArgumentParser:
+    """The parser of the whole command line."""
+    parser = argparse.ArgumentParser(
+        prog=prog,
+        description="A checked patch set that lets vllm-ascend v0.20.2rc1 serve Step-3.7-Flash.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"kit {VERSION}")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    for name, verb in VERBS.items():
+        subparser = verbs.add_parser(name, help=verb.summary, description=verb.summary)
+        subparser.add_argument("--json", action="store_true", help="one JSON object instead of text")
+        for add in verb.add_options:
+            add(subparser)
+    return parser
+
+
+def main(arguments: Sequence[str], kit: str) -> int:
+    """Run one command. ``kit`` is what the user types for this program.
+
+    Returns:
+        The exit code; what was found or done is printed.
+    """
+    _be_printable()
+    options = build_parser(kit).parse_args(arguments)
+    again = shlex.join([*shlex.split(kit), *arguments])
+    _stop_cleanly_on_signals()
+    try:
+        answer = _run(options, kit)
+    except KitError as error:
+        next_step = error.next_step.replace("{kit}", kit).replace("{again}", again)
+        return _fail(error, next_step, options.json)
+    if options.json:
+        print(json.dumps({"verb": options.verb, "exit_code": answer.exit_code} | answer.data, indent=2))
+        return answer.exit_code
+    sys.stdout.buffer.write(answer.raw)
+    print(answer.text, end="\n" if answer.text else "")
+    if answer.next_step:
+        print(f"\nNext: {answer.next_step}")
+    return answer.exit_code
+
+
+def _run(options: argparse.Namespace, kit: str) -> Answer:
+    """The verb, with whatever else may go wrong turned into an error of ours."""
+    try:
+        return VERBS[options.verb].run(Request(options, kit))
+    except _Interrupted as signal_name:
+        raise PutBack(f"interrupted by {signal_name}", "to try again, type: {again}") from None
+    except OSError as error:
+        # Every failure while files are being replaced is handled where it happens.
+        raise Refused(
+            f"{error.filename or 'a file'} failed ({error.strerror})", "remove the cause: {again}"
+        ) from error
+
+
+def _fail(error: KitError, next_step: str, as_json: bool) -> int:
+    if as_json:
+        print(json.dumps({"exit_code": error.exit_code} | report.error_json(error, next_step), indent=2))
+    else:
+        print(f"kit: {error}\nNext: {next_step}", file=sys.stderr)
+    return error.exit_code
+
+
+def bundle() -> Folder:
+    """The kit's own files: the checkout around this module, or the archive that it is in."""
+    archive = getattr(__spec__.loader if __spec__ else None, "archive", None)
+    return zipfile.Path(archive) if archive else Path(__file__).resolve().parent.parent
+
+
+def _target_options(options: argparse.Namespace) -> list[str]:
+    if options.root:
+        return ["--root", shlex.quote(str(options.root))]
+    return ["--python", shlex.quote(str(options.python))] if options.python else []
+
+
+def _paragraphs(parts: Sequence[str]) -> str:
+    return "\n\n".join(part for part in parts if part)
+
+
+class _Interrupted(BaseException):
+    """A signal that asks to stop; not an Exception, so that nothing takes it for a fault."""
+
+
+def _stop_cleanly_on_signals() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+
+
+def _interrupt(number: int, _frame: FrameType | None) -> NoReturn:
+    raise _Interrupted(signal.Signals(number).name)
+
+
+def _be_printable() -> None:
+    """Print any path in any locale, rather than die of it."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]

@@ -1,0 +1,351 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one writer: brings all files of the set to one state, or leaves them as they are.
+
+1. Stage: every new content, and a copy of every old one, is written beside its file,
+   given mode and owner, synced, read back and hashed. A folder without permission and
+   a full disk show here, before anything was replaced.
+2. Commit: each file is checked once more, then replaced by rename (or removed), read
+   back and hashed; byte code that no longer fits is removed. Signals wait meanwhile.
+3. A failure in 2 puts the copies back.
+
+A kill at any point leaves each file whole, old or new, and at most some temporary
+files, which the next run removes. Nothing else is ever recorded.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import signal
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import bytecode, lock
+from .errors import NotPutBack, PutBack, Refused
+from .manifest import Manifest
+from .state import (
+    Change,
+    FileState,
+    SetState,
+    SetStatus,
+    changes_to,
+    explain_drift,
+    inspect,
+    is_other_release,
+    short,
+)
+from .target import Target
+
+_DEFERRED = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+_MARK = ".step3p7-kit."
+_TEMPORARY = re.compile(r"\..+\.step3p7-kit\.\d+\.(new|old)")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run did. ``changes`` is empty where the set was already so."""
+
+    before: SetStatus
+    after: SetStatus
+    changes: tuple[Change, ...]
+    leftovers: tuple[Path, ...] = ()
+    """Temporary files that could not be removed at the end; the next run tries again."""
+
+
+def apply(manifest: Manifest, target: Target) -> Outcome:
+    """Install the set, finish a partial one, or find that it is there already.
+
+    Raises:
+        KitError: with what is on the disk now, and what to do.
+    """
+    return _bring(manifest, target, FileState.APPLIED)
+
+
+def revert(manifest: Manifest, target: Target) -> Outcome:
+    """Undo the set, wholly or as far as it was applied.
+
+    Raises:
+        KitError: with what is on the disk now, and what to do.
+    """
+    return _bring(manifest, target, FileState.PRISTINE)
+
+
+def _bring(manifest: Manifest, target: Target, goal: FileState) -> Outcome:
+    before = inspect(manifest, target)
+    if before.state is SetState.NATIVE:
+        return Outcome(before, before, ())
+    with lock.held(target.lock_folder):
+        _remove_temporaries({status.path.parent for status in before.files})
+        before = inspect(manifest, target)
+        require_changeable(before, goal)
+        changes = changes_to(before, goal)
+        if changes:
+            return _commit(before, changes, goal)
+        _remove_bytecode(path for s in before.files for path in bytecode.stale_of(s, target))
+    return Outcome(before, before, ())
+
+
+def require_changeable(status: SetStatus, goal: FileState) -> None:
+    """Refuse a set that is not what the patches were made from.
+
+    Raises:
+        Refused: another release, a drifted or missing file, an unfit neighbour.
+    """
+    if status.state is SetState.UNSUPPORTED:
+        raise Refused(*_other_release(status))
+    if status.state is SetState.DRIFTED:
+        raise Refused(*_drifted(status))
+    if status.broken_sentinels and goal is FileState.APPLIED:
+        sentinel = status.broken_sentinels[0]
+        raise Refused(
+            f"{status.target.file(sentinel.path)} does not contain {sentinel.contains!r}, "
+            f"which {sentinel.needed_by} relies on",
+            "reinstall the package, or start from a fresh container",
+        )
+
+
+def _other_release(status: SetStatus) -> tuple[str, str]:
+    found = [
+        f"{package.name} {location.version} at {location.folder} (wanted {' or '.join(package.supported)})"
+        for package in status.manifest.packages
+        if is_other_release(package, location := status.target.locations[package.import_name])
+    ]
+    return (
+        f"this set is for other releases: found {', '.join(found)}",
+        f"use an image of vllm-ascend {status.manifest.id}",
+    )
+
+
+def _drifted(status: SetStatus) -> tuple[str, str]:
+    bad = status.in_state(FileState.DRIFTED, FileState.MISSING)
+    clauses = [
+        f"{s.path} is neither pristine nor applied (expected sha256 {short(s.file.before)} or "
+        f"{short(s.file.after)}, found {short(s.found)}): {explain_drift(s).text}"
+        for s in bad
+    ]
+    first = bad[0]
+    checkout = status.target.locations[first.file.package].checkout
+    if first.file.before is None:
+        cure = f"move it away: mv {first.path} /tmp/"
+    elif checkout is not None:
+        cure = f"restore it: git -C {checkout} checkout -- {first.file.path}"
+    else:
+        package = status.manifest.package(first.file.package)
+        cure = f"reinstall {package.name} {package.supported[0]}, or start from a fresh container"
+    return "; ".join(clauses), cure
+
+
+# --- stage, commit, put back --------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Staged:
+    """A change with its new content, and a copy of its old one, beside the file."""
+
+    change: Change
+    new: Path | None
+    old: Path | None
+
+    @property
+    def temporaries(self) -> tuple[Path, ...]:
+        return tuple(path for path in (self.new, self.old) if path is not None)
+
+
+class _Disturbed(Exception):
+    """The disk does not hold what was just written, or what was there a moment ago."""
+
+
+def _commit(before: SetStatus, changes: Sequence[Change], goal: FileState) -> Outcome:
+    """Make all the changes or none.
+
+    Raises:
+        KitError: Refused, PutBack or NotPutBack, by how far it came.
+    """
+    staged = _stage_all(changes)
+    with _signals_deferred():
+        done: list[_Staged] = []
+        try:
+            for item in staged:
+                _require_content(item.change.path, item.change.before)
+                done.append(item)
+                _replace(item.change.path, item.new)
+            _sync_folders(changes)
+            after = inspect(before.manifest, before.target)
+            if len(after.in_state(goal)) != len(after.files):
+                raise _Disturbed(
+                    "the files read back are not the ones just written; does something else write there?"
+                )
+            _remove_bytecode(path for c in changes for path in bytecode.of_source(c.path, before.target))
+        except (OSError, Refused, _Disturbed) as error:
+            _put_back(done, error)
+        finally:
+            leftovers = _unlink_all(path for item in staged for path in item.temporaries)
+    return Outcome(before, after, tuple(changes), leftovers)
+
+
+def _stage_all(changes: Sequence[Change]) -> tuple[_Staged, ...]:
+    written: list[Path] = []
+    try:
+        return tuple(_stage(change, written) for change in changes)
+    except OSError as error:
+        _unlink_all(written)
+        raise Refused(*_why_not_staged(error, written[-1].parent)) from error
+    except BaseException:
+        _unlink_all(written)
+        raise
+
+
+def _stage(change: Change, written: list[Path]) -> _Staged:
+    def write(text: bytes | None, suffix: str) -> Path | None:
+        if text is None:
+            return None
+        path = change.path.with_name(f".{change.path.name}{_MARK}{os.getpid()}.{suffix}")
+        written.append(path)
+        _write_beside(path, text, change.path)
+        return path
+
+    return _Staged(change, new=write(change.after, "new"), old=write(change.before, "old"))
+
+
+def _write_beside(path: Path, text: bytes, original: Path) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        view = memoryview(text)
+        while view:
+            view = view[os.write(descriptor, view) :]
+        _keep_attributes(descriptor, original)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    if path.read_bytes() != text:
+        raise OSError(errno.EIO, "read back other bytes than were written")
+
+
+def _keep_attributes(descriptor: int, original: Path) -> None:
+    """Mode and owner of the file; for a new one, those its folder suggests."""
+    try:
+        found = original.stat()
+        mode = stat.S_IMODE(found.st_mode)
+    except FileNotFoundError:
+        found = original.parent.stat()
+        mode = stat.S_IMODE(found.st_mode) & 0o666
+    mine = os.fstat(descriptor)
+    if (found.st_uid, found.st_gid) != (mine.st_uid, mine.st_gid):
+        os.fchown(descriptor, found.st_uid, found.st_gid)
+    os.fchmod(descriptor, mode)
+
+
+def _why_not_staged(error: OSError, folder: Path) -> tuple[str, str]:
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return f"there is no room left in {folder} ({error.strerror})", f"free some room: df -h {folder}"
+    if error.errno == errno.EROFS:
+        return f"{folder} is on a read-only file system", "start the container without --read-only"
+    if error.errno in {errno.EACCES, errno.EPERM}:
+        return (
+            f"{folder} cannot be written to as user {os.geteuid()} ({error.strerror})",
+            "as root, type: {again}",
+        )
+    return f"writing in {folder} failed ({error.strerror})", "look at the last lines of: dmesg"
+
+
+def _replace(path: Path, new: Path | None) -> None:
+    if new is None:
+        os.unlink(path)
+    else:
+        os.replace(new, path)
+
+
+def _require_content(path: Path, expected: bytes | None) -> None:
+    try:
+        found: bytes | None = path.read_bytes()
+    except FileNotFoundError:
+        found = None
+    if found != expected:
+        raise _Disturbed(f"{path} does not hold what it should; does something else write there?")
+
+
+def _put_back(done: Sequence[_Staged], cause: Exception) -> None:
+    """Undo the replaced files, last first.
+
+    Raises:
+        PutBack: always, where that worked. NotPutBack: where it did not.
+    """
+    failed: list[str] = []
+    for item in reversed(done):
+        try:
+            if _content_or_none(item.change.path) != item.change.before:
+                _replace(item.change.path, item.old)
+            _require_content(item.change.path, item.change.before)
+        except (OSError, _Disturbed):
+            failed.append(str(item.change.path))
+    reason = _reason(cause)
+    if failed:
+        raise NotPutBack(reason, "remove the cause, then type: {kit} status", tuple(failed)) from cause
+    raise PutBack(reason, "remove the cause, then type: {again}") from cause
+
+
+def _content_or_none(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _reason(cause: Exception) -> str:
+    if isinstance(cause, OSError):
+        where = cause.filename2 or cause.filename
+        return f"replacing the files failed ({cause.strerror}{f': {where}' if where else ''})"
+    return str(cause)
+
+
+def _sync_folders(changes: Sequence[Change]) -> None:
+    for folder in sorted({change.path.parent for change in changes}):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+@contextmanager
+def _signals_deferred() -> Iterator[None]:
+    """Let a Ctrl-C or a SIGTERM wait, then pass: the run is a moment from its end, and reports it."""
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, _DEFERRED)
+    try:
+        yield
+    finally:
+        while signal.sigtimedwait(_DEFERRED, 0) is not None:
+            pass
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
+
+
+# --- what must not stay ----------------------------------------------------------------
+
+
+def _unlink_all(paths: Iterable[Path]) -> tuple[Path, ...]:
+    """Remove files that may be gone already; those that would not go."""
+    left = []
+    for path in paths:
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            continue
+        except OSError:
+            left.append(path)
+    return tuple(left)
+
+
+def _remove_temporaries(folders: Iterable[Path]) -> None:
+    """What a killed run left. Safe under the lock: no other run is writing."""
+    for folder in folders:
+        _unlink_all(folder / name for name in os.listdir(folder) if _TEMPORARY.fullmatch(name))
+
+
+def _remove_bytecode(paths: Iterable[Path]) -> None:
+    for path in paths:
+        with suppress(FileNotFoundError):  # Python itself may replace or remove it meanwhile
+            os.unlink(path)

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures that all tests share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import tree
+
+from patchkit import manifest
+from patchkit.manifest import Manifest
+
+
+@pytest.fixture(scope="session")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The small set, as a checkout of the kit. Not to be changed."""
+    return tree.write_bundle(tmp_path_factory.mktemp("bundle"))
+
+
+@pytest.fixture(scope="session")
+def small_set(bundle: Path) -> Manifest:
+    return manifest.load(bundle)
+
+
+@pytest.fixture(scope="session")
+def kit(bundle: Path) -> tree.Kit:
+    """The kit with the small set, as a command."""
+    return tree.Kit(bundle)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A pristine installation of the small set."""
+    return tree.write_packages(tmp_path / "site-packages")

@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One builder of temporary trees for all tests: a small patch set, and installations of it.
+
+The set has the shape of the real one (five files, one new, one with CRLF line ends,
+two packages) and none of its text, so the engine is tested without the real packages.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parent.parent
+SET_ID = "v0.20.2rc1"
+
+MODEL = "vllm/models/new_model.py"
+REGISTRY = "vllm/models/registry.py"
+TOKENIZERS = "vllm/tokenizers/registry.py"
+ACTIVATION = "vllm_ascend/ops/activation.py"
+MOE = "vllm_ascend/ops/moe.py"
+NEIGHBOUR = "vllm/models/old_model.py"
+NEIGHBOUR_TEXT = b"class OldModel:\n    pass\n"
+
+ORDER = (ACTIVATION, MOE, TOKENIZERS, MODEL, REGISTRY)
+
+
+def _lines(*lines: str) -> bytes:
+    return ("\n".join(lines) + "\n").encode()
+
+
+def _crlf(text: bytes) -> bytes:
+    return text.replace(b"\n", b"\r\n")
+
+
+_PLAIN_ACTIVATION = _lines("def silu(x):", "    return x", "", "", "def gelu(x):", "    return x")
+
+PRISTINE: dict[str, bytes | None] = {
+    ACTIVATION: _PLAIN_ACTIVATION,
+    MOE: _crlf(
+        _lines(
+            "from vllm_ascend.ops.activation import silu",
+            "",
+            "",
+            "def mlp(x, activation=None):",
+            "    # one",
+            "    # two",
+            "    # three",
+            "    return silu(x)",
+            "",
+            "",
+            "def unified(x):",
+            "    return mlp(x)",
+        )
+    ),
+    TOKENIZERS: _lines("KNOWN = {'old'}", "", "", "def load(name):", "    return name in KNOWN"),
+    MODEL: None,
+    REGISTRY: _lines("MODELS = {", "    'old': 'old_model',", "    'older': 'older_model',", "}"),
+}
+APPLIED: dict[str, bytes] = {
+    ACTIVATION: _PLAIN_ACTIVATION + _lines("", "", "def step(x, limit):", "    return min(x, limit)"),
+    MOE: _crlf(
+        _lines(
+            "from vllm_ascend.ops.activation import silu, step",
+            "",
+            "",
+            "def mlp(x, activation=None, clamp_limit=0.0):",
+            "    # one",
+            "    # two",
+            "    # three",
+            "    if activation == 'step':",
+            "        return step(x, clamp_limit)",
+            "    return silu(x)",
+            "",
+            "",
+            "def unified(x):",
+            "    return mlp(x, clamp_limit=7.0)",
+        )
+    ),
+    TOKENIZERS: _lines("KNOWN = {'old', 'new'}", "", "", "def load(name):", "    return name in KNOWN"),
+    MODEL: _lines("from .old_model import OldModel", "", "", "class NewModel(OldModel):", "    pass"),
+    REGISTRY: _lines(
+        "MODELS = {", "    'old': 'old_model',", "    'new': 'new_model',", "    'older': 'older_model',", "}"
+    ),
+}
+
+
+def sha256(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()
+
+
+def write(path: Path, text: bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text)
+    return path
+
+
+def diff_of(path: str, before: bytes, after: bytes) -> bytes:
+    """A unified diff by difflib, whose lines end at LF alone."""
+
+    def lines(text: bytes) -> list[bytes]:
+        return [line + b"\n" for line in text.split(b"\n")[:-1]]
+
+    body = difflib.diff_bytes(
+        difflib.unified_diff, lines(before), lines(after), b"a/" + path.encode(), b"b/" + path.encode()
+    )
+    return b"Description: a patch for a test\n" + b"".join(body)
+
+
+def manifest_text() -> str:
+    rows = [f'id = "{SET_ID}"', 'title = "A small set"', 'architecture = "NewModel"']
+    for name, title, version, native in (
+        ("vllm", "vLLM", "0.20.2", "0.23.0"),
+        ("vllm_ascend", "vllm-ascend", "0.20.2rc1", "0.23.0rc1"),
+    ):
+        rows += [
+            "[[package]]",
+            f'import = "{name}"',
+            f'name = "{title}"',
+            f'supported = ["{version}"]',
+            f'native_from = "{native}"',
+            f'image_folder = "/image/{name}"',
+        ]
+    for path in ORDER:
+        before = PRISTINE[path]
+        state = (
+            "new = true" if before is None else f'before = "{sha256(before)}"\npatch = "{patch_name(path)}"'
+        )
+        ends = "crlf" if path == MOE else "lf"
+        rows += ["[[file]]", f'path = "{path}"', state, f'after = "{sha256(APPLIED[path])}"']
+        rows += [f'line_ends = "{ends}"', 'purpose = "a test"']
+    rows += [
+        "[[sentinel]]",
+        f'path = "{NEIGHBOUR}"',
+        'contains = "class OldModel:"',
+        f'needed_by = "{MODEL}"',
+        "[[symptom]]",
+        f'without = ["{REGISTRY}"]',
+        "with = []",
+        "text = \"'Processor' object has no attribute '_get_num_multimodal_tokens'\"",
+        "[[symptom]]",
+        f'without = ["{MODEL}"]',
+        f'with = ["{REGISTRY}"]',
+        'text = "registered, but its module fails to import: No module named new_model"',
+    ]
+    return "\n".join(rows) + "\n"
+
+
+def patch_name(path: str) -> str:
+    return path.replace("/", "-") + ".patch"
+
+
+def write_bundle(folder: Path) -> Path:
+    """The small set as a kit carries it, and the real ``scripts`` beside it."""
+    for path in ORDER:
+        before, after = PRISTINE[path], APPLIED[path]
+        if before is None:
+            write(folder / "overlay" / SET_ID / path, after)
+        else:
+            write(folder / "patches" / SET_ID / patch_name(path), diff_of(path, before, after))
+    write(folder / "patches" / SET_ID / "manifest.toml", manifest_text().encode())
+    ignore = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(PROJECT / "scripts", folder / "scripts", ignore=ignore)
+    return folder
+
+
+def write_packages(
+    root: Path, applied: tuple[str, ...] = (), versions: tuple[str, str] = ("0.20.2", "0.20.2rc1")
+) -> Path:
+    """An installation: ``root/vllm`` and ``root/vllm_ascend``, with some files of the set applied."""
+    for package, version in zip(("vllm", "vllm_ascend"), versions, strict=True):
+        write(root / package / "__init__.py", b"raise RuntimeError('this package must not be imported')\n")
+        write(root / package / "_version.py", f"__version__ = version = '{version}'\n".encode())
+    write(root / NEIGHBOUR, NEIGHBOUR_TEXT)
+    for path in ORDER:
+        text = APPLIED[path] if path in applied else PRISTINE[path]
+        if text is not None:
+            write(root / path, text)
+    return root
+
+
+def snapshot(root: Path) -> dict[str, bytes]:
+    """Every file below ``root`` by name; what is not a file shows as its kind."""
+    found = {}
+    for path in sorted(root.rglob("*")):
+        name = str(path.relative_to(root))
+        if path.is_symlink():
+            found[name] = b"-> " + os.fsencode(path.readlink())
+        elif path.is_file():
+            found[name] = path.read_bytes()
+    return found
+
+
+def states(root: Path) -> dict[str, str]:
+    """The state of each file of the small set, told by its bytes, without the engine."""
+
+    def state(path: str) -> str:
+        text = (root / path).read_bytes() if (root / path).exists() else None
+        if text == APPLIED[path]:
+            return "applied"
+        return "pristine" if text == PRISTINE[path] else "torn"
+
+    return {path: state(path) for path in ORDER}
+
+
+@dataclass(frozen=True)
+class Run:
+    code: int
+    out: str
+    err: str
+
+
+@dataclass(frozen=True)
+class Kit:
+    """A copy of the kit that carries the small set, run as its users run it."""
+
+    folder: Path
+
+    def __call__(
+        self, *arguments: str | Path, env: dict[str, str] | None = None, cwd: Path | None = None
+    ) -> Run:
+        done = subprocess.run(
+            [sys.executable, self.folder / "scripts" / "kit", *map(str, arguments)],
+            env=os.environ | (env or {}),
+            cwd=cwd,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        return Run(done.returncode, done.stdout, done.stderr)

@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A failure, and a kill, at every file-system step of apply and of revert.
+
+The calls by which the engine touches the disk are counted in a run that succeeds, and
+then made to fail, or to kill the process, one by one. After each: every file is whole,
+the error tells the truth about the disk, and the next run finishes or undoes the job.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import io
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tree
+
+from patchkit import lock, target, transaction
+from patchkit.errors import NotPutBack, PutBack, Refused
+from patchkit.manifest import Manifest
+from patchkit.transaction import Outcome
+
+CALLS: tuple[tuple[Any, str], ...] = (
+    (os, "open"),
+    (os, "write"),
+    (os, "fsync"),
+    (os, "fchmod"),
+    (os, "fchown"),
+    (os, "replace"),
+    (os, "unlink"),
+    (os, "listdir"),
+    (os, "scandir"),
+    (os, "stat"),
+    (os, "lstat"),
+    (io, "open"),
+    (fcntl, "flock"),
+)
+
+Verb = Callable[[Manifest, target.Target], Outcome]
+VERBS = {"apply": transaction.apply, "revert": transaction.revert}
+
+
+class Steps:
+    """Counts the wrapped calls and, at the chosen one (or from it on), runs ``act``."""
+
+    def __init__(self, act: Callable[[], None] = lambda: None, at: int = 0, onwards: bool = False) -> None:
+        self.act, self.at, self.onwards = act, at, onwards
+        self.names: list[str] = []
+
+    def taken(self, name: str) -> None:
+        self.names.append(name)
+        number = len(self.names)
+        if number == self.at or (self.onwards and self.at and number > self.at):
+            self.act()
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        originals = [(module, name, getattr(module, name)) for module, name in CALLS]
+        for module, name, call in originals:
+            setattr(module, name, self._wrap(f"{module.__name__}.{name}", call))
+        try:
+            yield
+        finally:
+            for module, name, call in originals:
+                setattr(module, name, call)
+
+    def _wrap(self, label: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*arguments: Any, **options: Any) -> Any:
+            self.taken(label)
+            return call(*arguments, **options)
+
+        return wrapped
+
+
+def fail(number: int) -> Callable[[], None]:
+    def act() -> None:
+        raise OSError(number, os.strerror(number))
+
+    return act
+
+
+def prepare(root: Path, verb: str) -> dict[str, bytes]:
+    """The installation before the run, with byte code that will be stale after it."""
+    applied = tree.ORDER if verb == "revert" else ()
+    tree.write_packages(root, applied)
+    tree.write(root / "vllm/models/__pycache__/registry.cpython-311.pyc", b"stale byte code, of no source")
+    return tree.snapshot(root)
+
+
+def in_folder(small_set: Manifest, root: Path) -> target.Target:
+    return target.in_folder(small_set, root)
+
+
+def temporaries(root: Path) -> list[str]:
+    return [name for name in tree.snapshot(root) if ".step3p7-kit." in name]
+
+
+def sources(snapshot: dict[str, bytes]) -> dict[str, bytes]:
+    return {name: text for name, text in snapshot.items() if name.endswith(".py")}
+
+
+def count(small_set: Manifest, root: Path, verb: str) -> list[str]:
+    prepare(root, verb)
+    found = in_folder(small_set, root)
+    steps = Steps()
+    with steps.counted():
+        VERBS[verb](small_set, found)
+    return steps.names
+
+
+def require_whole(root: Path) -> dict[str, str]:
+    found = tree.states(root)
+    assert "torn" not in found.values(), found
+    return found
+
+
+def require_next_runs_work(small_set: Manifest, root: Path) -> None:
+    """The next apply finishes, the next revert undoes, and neither leaves anything behind."""
+    found = in_folder(small_set, root)
+    transaction.apply(small_set, found)
+    assert set(tree.states(root).values()) == {"applied"}
+    transaction.revert(small_set, found)
+    assert set(tree.states(root).values()) == {"pristine"}
+    assert temporaries(root) == []
+    assert not (root / "vllm/models/__pycache__/registry.cpython-311.pyc").exists()
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "WAIT_S", 0.0)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_steps_cover_every_kind_of_call(small_set: Manifest, tmp_path: Path, verb: str) -> None:
+    names = count(small_set, tmp_path / "root", verb)
+
+    assert {"os.open", "os.write", "os.fsync", "os.fchmod", "os.replace", "os.unlink", "fcntl.flock"} <= set(
+        names
+    )
+    assert len(names) > 100
+    print(f"{verb}: {len(names)} file-system steps")
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+@pytest.mark.parametrize("verb", VERBS)
+def test_one_failure_at_every_step_leaves_all_or_nothing(
+    small_set: Manifest, tmp_path: Path, verb: str, number: int
+) -> None:
+    total = len(count(small_set, tmp_path / "count", verb))
+    seen = set()
+    for at in range(1, total + 1):
+        root = tmp_path / f"at-{at}"
+        before = prepare(root, verb)
+        found = in_folder(small_set, root)
+        steps = Steps(fail(number), at)
+        outcome = run(steps, small_set, found, verb)
+        seen.add(type(outcome))
+
+        require_whole(root)
+        if isinstance(outcome, Refused | PutBack | OSError):
+            assert sources(tree.snapshot(root)) == sources(before), (at, steps.names[-1], outcome)
+        elif isinstance(outcome, Outcome):
+            goal = "applied" if verb == "apply" else "pristine"
+            assert set(tree.states(root).values()) == {goal}, (at, outcome)
+        assert not isinstance(outcome, NotPutBack), (at, steps.names)
+        if temporaries(root):
+            assert steps.names[at - 1] == "os.unlink", (at, temporaries(root))
+        require_next_runs_work(small_set, root)
+    assert {Refused, PutBack, Outcome} <= seen
+    print(f"{verb}, {errno.errorcode[number]}: {total} steps")
+
+
+def run(steps: Steps, small_set: Manifest, found: target.Target, verb: str) -> object:
+    """What the run ended in: its outcome, or the error that the rim would print."""
+    try:
+        with steps.counted():
+            return VERBS[verb](small_set, found)
+    except (Refused, PutBack, NotPutBack, OSError) as error:
+        return error
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_disk_that_fails_from_some_step_on_tears_no_file_and_no_truth(
+    small_set: Manifest, tmp_path: Path, verb: str
+) -> None:
+    total = len(count(small_set, tmp_path / "count", verb))
+    seen = set()
+    for at in range(1, total + 1):
+        root = tmp_path / f"at-{at}"
+        before = prepare(root, verb)
+        found = in_folder(small_set, root)
+        outcome = run(Steps(fail(errno.EIO), at, onwards=True), small_set, found, verb)
+        seen.add(type(outcome))
+
+        states = require_whole(root)
+        if isinstance(outcome, NotPutBack):
+            assert outcome.left_changed
+            goal = "applied" if verb == "apply" else "pristine"
+            changed = {str(root / path) for path, state in states.items() if state == goal}
+            assert changed <= set(outcome.left_changed), (at, states, outcome)
+        elif not isinstance(outcome, Outcome):
+            assert sources(tree.snapshot(root)) == sources(before), (at, outcome)
+        require_next_runs_work(small_set, root)
+    assert NotPutBack in seen
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_kill_at_every_step_leaves_whole_files_and_the_next_run_finishes(
+    small_set: Manifest, tmp_path: Path, verb: str
+) -> None:
+    total = len(count(small_set, tmp_path / "count", verb))
+    mixed = 0
+    for at in range(1, total + 1):
+        root = tmp_path / f"at-{at}"
+        prepare(root, verb)
+        found = in_folder(small_set, root)
+
+        status = in_child(lambda: kill_at(at, small_set, found, verb))  # noqa: B023 - run at once
+
+        assert os.WIFSIGNALED(status), at
+        assert os.WTERMSIG(status) == signal.SIGKILL
+        mixed += len(set(require_whole(root).values())) > 1
+        require_next_runs_work(small_set, root)
+    assert mixed >= len(tree.ORDER) - 1, "the kills did not fall between the renames"
+    print(f"{verb}: killed at {total} steps, {mixed} of them half-way, 0 torn files")
+
+
+def kill_at(at: int, small_set: Manifest, found: target.Target, verb: str) -> None:
+    steps = Steps(lambda: os.kill(os.getpid(), signal.SIGKILL), at)
+    with steps.counted():
+        VERBS[verb](small_set, found)
+
+
+def in_child(work: Callable[[], None]) -> int:
+    """Run in a forked process; its wait status."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        finally:
+            os._exit(99)
+    return os.waitpid(child, 0)[1]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_kill_leaves_no_lock(small_set: Manifest, root: Path, verb: str) -> None:
+    prepare(root, verb)
+    found = in_folder(small_set, root)
+    in_child(lambda: kill_at(60, small_set, found, verb))
+
+    VERBS[verb](small_set, found)  # lock.WAIT_S is 0 here: a lock left behind would refuse

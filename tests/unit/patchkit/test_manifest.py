@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kit's own files: every damage is one sentence, and the real set is what it says it is."""
+
+from __future__ import annotations
+
+import shutil
+import tomllib
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+
+import pytest
+import tree
+
+from patchkit import manifest
+from patchkit.errors import BundleDamaged
+
+PATCHES = Path("patches", tree.SET_ID)
+
+
+def damaged(bundle: Path, tmp_path: Path, damage: Callable[[Path], None]) -> str:
+    """The sentence for a copy of the bundle after ``damage``."""
+    copy = tmp_path / "copy"
+    shutil.copytree(bundle, copy)
+    damage(copy)
+    with pytest.raises(BundleDamaged) as caught:
+        manifest.load(copy)
+    assert str(caught.value).endswith("; nothing was changed.")
+    return str(caught.value)
+
+
+def replacing(name: Path, old: bytes, new: bytes) -> Callable[[Path], None]:
+    def damage(copy: Path) -> None:
+        text = (copy / name).read_bytes()
+        assert old in text
+        (copy / name).write_bytes(text.replace(old, new, 1))
+
+    return damage
+
+
+def cutting(name: Path, bytes_left: int) -> Callable[[Path], None]:
+    def damage(copy: Path) -> None:
+        (copy / name).write_bytes((copy / name).read_bytes()[:bytes_left])
+
+    return damage
+
+
+MANIFEST = PATCHES / "manifest.toml"
+REGISTRY_PATCH = PATCHES / tree.patch_name(tree.REGISTRY)
+
+
+@pytest.mark.parametrize(
+    ("damage", "expected"),
+    [
+        (lambda copy: (copy / MANIFEST).unlink(), "manifest.toml cannot be read"),
+        (lambda copy: (copy / REGISTRY_PATCH).unlink(), "registry.py.patch cannot be read (No such file"),
+        (lambda copy: (copy / "overlay" / tree.SET_ID / tree.MODEL).unlink(), "new_model.py cannot be read"),
+        (lambda copy: tree.write(copy / MANIFEST, b"\xff\xfe"), "is not valid TOML"),
+        (lambda copy: tree.write(copy / MANIFEST, b""), "incomplete: the key 'id' is missing"),
+        (replacing(MANIFEST, b'title = "A small set"\n', b""), "incomplete: the key 'title' is missing"),
+        (
+            replacing(MANIFEST, b'line_ends = "lf"', b'line_ends = "cr"'),
+            "incomplete: 'cr' is not a valid LineEnds",
+        ),
+        (replacing(MANIFEST, b'path = "vllm_ascend/ops', b'path = "../ops'), "leaves the package"),
+        (replacing(MANIFEST, b"supported = ", b"wanted = "), "the key 'supported' is missing"),
+        (cutting(MANIFEST, 200), "is not valid TOML"),
+        (cutting(REGISTRY_PATCH, 150), "registry.py.patch is damaged at line"),
+        (cutting(REGISTRY_PATCH, 0), "registry.py.patch is damaged at line 1"),
+        (replacing(REGISTRY_PATCH, b"a/vllm/models/registry.py", b"a/vllm/other.py"), "the two paths differ"),
+        (
+            replacing(Path("overlay", tree.SET_ID, tree.MODEL), b"class", b"klass"),
+            "was altered: expected sha256",
+        ),
+    ],
+)
+def test_damage_is_one_sentence(
+    bundle: Path, tmp_path: Path, damage: Callable[[Path], None], expected: str
+) -> None:
+    assert expected in damaged(bundle, tmp_path, damage)
+
+
+def test_a_patch_of_another_file_than_the_manifest_says(bundle: Path, tmp_path: Path) -> None:
+    def swap(copy: Path) -> None:
+        shutil.copy(copy / PATCHES / tree.patch_name(tree.TOKENIZERS), copy / REGISTRY_PATCH)
+
+    assert "patches vllm/tokenizers/registry.py, but the manifest says vllm/models" in damaged(
+        bundle, tmp_path, swap
+    )
+
+
+def test_a_patch_whose_cr_was_lost_on_the_way_is_named_when_it_is_used(
+    bundle: Path, tmp_path: Path, root: Path
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(bundle, copy)
+    patch = copy / PATCHES / tree.patch_name(tree.MOE)
+    patch.write_bytes(patch.read_bytes().replace(b"\r\n", b"\n"))
+    before = tree.snapshot(root)
+
+    run = tree.Kit(copy)("apply", "--root", root)
+
+    assert run.code == 3
+    assert "the patch of vllm_ascend/ops/moe.py does not fit its own pre-image at line 1" in run.err
+    assert tree.snapshot(root) == before
+
+
+def test_a_set_that_does_not_exist(bundle: Path) -> None:
+    with pytest.raises(BundleDamaged, match=r"patches/v9/manifest\.toml cannot be read"):
+        manifest.load(bundle, "v9")
+
+
+# --- the real set --------------------------------------------------------------------
+
+# Of the files in the published wheels and git tags.
+MODELS_REGISTRY = "e753cf1c6fa11cf609d3459fd50c41316acd479b35445954d5166c99834099ea"
+TOKENIZERS_REGISTRY = "1dacb3473023f3e496dee8993669ce4283f01f89589a2c91ce31db99e1b4562b"
+OPS_ACTIVATION = "b0025670953d0170686e1a14b45e589930636867826992477d3c494bb95be016"
+MOE_MLP = "25696c16d79097df96621c7eb0a485f18e0396362f10b31a402ba8f3f62c452a"
+
+
+@pytest.fixture(scope="module")
+def real() -> manifest.Manifest:
+    return manifest.load(tree.PROJECT)
+
+
+def test_the_set_has_the_five_files_and_the_hashes_upstream_published(real: manifest.Manifest) -> None:
+    assert {(file.path.name, str(file.path.parent), file.before) for file in real.files} == {
+        ("registry.py", "vllm/model_executor/models", MODELS_REGISTRY),
+        ("registry.py", "vllm/tokenizers", TOKENIZERS_REGISTRY),
+        ("activation.py", "vllm_ascend/ops", OPS_ACTIVATION),
+        ("moe_mlp.py", "vllm_ascend/ops/fused_moe", MOE_MLP),
+        ("step3p7.py", "vllm/model_executor/models", None),
+    }
+
+
+def test_what_makes_the_model_reachable_is_installed_last(real: manifest.Manifest) -> None:
+    order = [file.path for file in real.files]
+    assert order[-1] == PurePosixPath("vllm/model_executor/models/registry.py")
+    assert order.index(PurePosixPath("vllm_ascend/ops/activation.py")) < order.index(
+        PurePosixPath("vllm_ascend/ops/fused_moe/moe_mlp.py")
+    )
+
+
+def test_every_row_of_the_manifest_names_files_of_the_set(real: manifest.Manifest) -> None:
+    files = {file.path for file in real.files}
+    assert {sentinel.needed_by for sentinel in real.sentinels} <= files
+    assert all(symptom.without | symptom.present <= files for symptom in real.symptoms)
+
+
+def test_no_patch_or_overlay_lies_about_without_the_manifest_naming_it() -> None:
+    folder = tree.PROJECT / PATCHES
+    table = tomllib.loads((folder / "manifest.toml").read_text())
+    assert {row["patch"] for row in table["file"] if "patch" in row} == {
+        p.name for p in folder.glob("*.patch")
+    }
+    overlay = tree.PROJECT / "overlay" / tree.SET_ID
+    found = {str(p.relative_to(overlay)) for p in overlay.rglob("*") if p.is_file() and p.suffix != ".pyc"}
+    assert {row["path"] for row in table["file"] if row.get("new")} == found
+
+
+@pytest.mark.parametrize(
+    "field", ["Description: ", "\n Why: ", "\n How: ", "\nOrigin: ", "\nApplied-Upstream: ", "\nRetire: "]
+)
+def test_every_patch_says_why_how_and_until_when(field: str) -> None:
+    for patch in sorted((tree.PROJECT / PATCHES).glob("*.patch")):
+        header = patch.read_bytes().partition(b"\n--- a/")[0].decode()
+        assert field in header, patch.name
+
+
+@pytest.mark.parametrize(
+    ("name", "line_end"), [("0004-fused-moe-mlp.patch", b"\r"), ("0003-ops-activation.patch", b"")]
+)
+def test_hunks_carry_the_line_ends_of_their_file(name: str, line_end: bytes) -> None:
+    text = (tree.PROJECT / PATCHES / name).read_bytes()
+    body = text[text.index(b"\n@@ ") :].split(b"\n")
+    changed = [line for line in body if line[:1] in (b" ", b"+", b"-")]
+    assert changed
+    assert all(line.endswith(b"\r") == bool(line_end) for line in changed)

@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line as its users type it: what is printed, in which state, with which exit code.
+
+The expected texts lie in ``golden/``. To see a wanted change of wording as a diff:
+``KIT_UPDATE_GOLDEN=1 make test-unit``, then ``git diff``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import tree
+
+import cli
+
+GOLDEN = Path(__file__).parent / "golden"
+GUIDE_MOE = tree.APPLIED[tree.MOE].replace(b", clamp_limit=0.0", b"").replace(b"x, clamp_limit=7.0", b"x")
+
+
+def installation(name: str, folder: Path) -> Path:
+    """The installations that the golden texts are about."""
+    match name:
+        case "pristine":
+            return tree.write_packages(folder)
+        case "applied":
+            return tree.write_packages(folder, tree.ORDER)
+        case "partial":
+            return tree.write_packages(folder, (tree.ACTIVATION, tree.MOE))
+        case "registered":
+            return tree.write_packages(folder, tuple(path for path in tree.ORDER if path != tree.MODEL))
+        case "broken":
+            tree.write(tree.write_packages(folder, tree.ORDER) / tree.MODEL, b"class NewModel(:\n")
+        case "guide":
+            tree.write(tree.write_packages(folder, tree.ORDER) / tree.MOE, GUIDE_MOE)
+        case "drifted":
+            text = tree.PRISTINE[tree.REGISTRY] or b""
+            tree.write(tree.write_packages(folder) / tree.REGISTRY, text.replace(b"'older'", b"'oldest'"))
+        case "line-ends":
+            text = tree.PRISTINE[tree.MOE] or b""
+            tree.write(tree.write_packages(folder) / tree.MOE, text.replace(b"\r\n", b"\n"))
+        case "unsupported":
+            tree.write_packages(folder, (), ("0.20.1", "0.18.0"))
+        case "native":
+            tree.write_packages(folder, (), ("0.23.0", "0.23.0rc1"))
+    return folder
+
+
+CASES = [
+    # installation, command, exit code
+    ("pristine", "status", 1),
+    ("pristine", "apply", 0),
+    ("pristine", "verify --fast", 1),
+    ("pristine", "revert", 0),
+    ("pristine", "diff", 0),
+    ("pristine", "overlay", 0),
+    ("pristine", "status --json", 1),
+    ("applied", "status", 0),
+    ("applied", "apply", 0),
+    ("applied", "verify", 0),
+    ("applied", "verify --json", 0),
+    ("applied", "revert", 0),
+    ("applied", "diff", 0),
+    ("applied", "overlay --json", 0),
+    ("partial", "status", 1),
+    ("partial", "apply", 0),
+    ("partial", "verify", 1),
+    ("partial", "revert", 0),
+    ("registered", "verify", 1),
+    ("broken", "verify", 1),
+    ("guide", "verify", 1),
+    ("guide", "apply", 3),
+    ("drifted", "status", 1),
+    ("drifted", "apply", 3),
+    ("drifted", "apply --json", 3),
+    ("drifted", "revert", 3),
+    ("drifted", "verify", 1),
+    ("drifted", "diff", 3),
+    ("drifted", "overlay", 3),
+    ("line-ends", "apply", 3),
+    ("unsupported", "status", 1),
+    ("unsupported", "apply", 3),
+    ("unsupported", "revert", 3),
+    ("unsupported", "verify", 1),
+    ("native", "status", 0),
+    ("native", "apply", 0),
+    ("native", "revert", 0),
+    ("native", "verify", 0),
+    ("native", "diff", 0),
+    ("native", "overlay", 0),
+]
+
+
+@pytest.mark.parametrize(("name", "command", "code"), CASES, ids=lambda value: str(value).replace(" ", ""))
+def test_what_is_printed(kit: tree.Kit, tmp_path: Path, name: str, command: str, code: int) -> None:
+    root = installation(name, tmp_path / "site-packages")
+
+    run = kit(*command.split(), "--root", root, cwd=tmp_path)
+
+    text = f"$ kit {command}\n{run.out}{run.err}[exit code {run.code}]\n"
+    text = text.replace(str(tmp_path), "/tmp").replace(f"{kit.folder}/scripts/kit", "kit")
+    text = re.sub(r'("manifest_sha256": ")[0-9a-f]{64}', r"\1...", text)
+    golden = GOLDEN / f"{name}-{command.replace(' ', '')}.txt"
+    if os.environ.get("KIT_UPDATE_GOLDEN"):
+        golden.write_bytes(text.encode())
+    assert text == golden.read_bytes().decode()
+    assert run.code == code
+    assert "Traceback" not in text
+
+
+def test_no_golden_text_lies_about_unused() -> None:
+    assert {path.name for path in GOLDEN.iterdir()} == {
+        f"{name}-{command.replace(' ', '')}.txt" for name, command, _ in CASES
+    }
+
+
+@pytest.mark.parametrize("verb", cli.VERBS)
+def test_every_verb_has_help_and_json(kit: tree.Kit, verb: str) -> None:
+    run = kit(verb, "--help")
+    assert run.code == 0
+    assert "--json" in run.out
+
+
+def test_the_help_names_every_exit_code(kit: tree.Kit) -> None:
+    run = kit("--help")
+    assert [
+        line.split()[0] for line in run.out.partition("exit codes:")[2].splitlines() if line.strip()
+    ] == list("012345")
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["aply"], ["apply", "--rot", "x"], ["apply", "--root", "a", "--python", "b"]]
+)
+def test_a_command_line_that_is_not_understood(kit: tree.Kit, arguments: list[str]) -> None:
+    run = kit(*arguments)
+    assert run.code == 2
+    assert run.err.startswith("usage: ")
+
+
+def test_diff_is_read_by_git_apply_and_gives_the_applied_set(kit: tree.Kit, root: Path) -> None:
+    diff = subprocess.run(
+        [sys.executable, kit.folder / "scripts/kit", "diff", "--root", root], capture_output=True, check=True
+    ).stdout
+    sealed = os.environ | {"GIT_CEILING_DIRECTORIES": str(root.parent), "GIT_CONFIG_GLOBAL": os.devnull}
+    subprocess.run(["git", "apply", "--whitespace=nowarn"], cwd=root, input=diff, check=True, env=sealed)
+    assert set(tree.states(root).values()) == {"applied"}
+
+
+def test_overlay_files_are_the_applied_ones(kit: tree.Kit, root: Path, tmp_path: Path) -> None:
+    run = kit("overlay", "--root", root, "--out", tmp_path / "out")
+    assert run.code == 0
+    for path in tree.ORDER:
+        assert (tmp_path / "out" / path).read_bytes() == tree.APPLIED[path]
+    assert set(tree.states(root).values()) == {"pristine"}
+
+
+def test_an_overlay_folder_that_cannot_be_made(kit: tree.Kit, root: Path, tmp_path: Path) -> None:
+    tree.write(tmp_path / "file", b"")
+    run = kit("overlay", "--root", root, "--out", tmp_path / "file" / "below")
+    assert run.code == 3
+    assert "cannot be written (Not a directory); nothing was changed.\nNext: give another folder" in run.err
+
+
+def test_the_next_command_carries_the_target_and_can_be_typed(kit: tree.Kit, tmp_path: Path) -> None:
+    root = tree.write_packages(tmp_path / "a folder with spaces")
+    run = kit("status", "--root", root)
+    [command] = re.findall(r"^Next: (.*)$", run.out, re.MULTILINE)
+    subprocess.run(command, shell=True, check=True, stdout=subprocess.DEVNULL)
+    assert set(tree.states(root).values()) == {"applied"}
+
+
+def test_it_runs_from_any_folder_and_through_a_symlink(kit: tree.Kit, root: Path, tmp_path: Path) -> None:
+    link = tmp_path / "kit"
+    link.symlink_to(kit.folder / "scripts" / "kit")
+    done = subprocess.run([link, "status", "--root", root], cwd="/", capture_output=True, text=True)
+    assert "pristine: none of the 5 files" in done.stdout
+
+
+def test_any_path_can_be_printed_in_any_locale(kit: tree.Kit, tmp_path: Path) -> None:
+    root = tree.write_packages(tmp_path / "模型")
+    run = kit("status", "--root", root, env={"LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"})
+    assert run.code == 1
+    assert "Traceback" not in run.err
+
+
+def test_a_reader_that_goes_away_is_no_error(kit: tree.Kit, root: Path) -> None:
+    command = f"'{sys.executable}' '{kit.folder}/scripts/kit' status --root '{root}' | true"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert done.stderr == ""
+
+
+def test_a_python_that_is_too_old_is_told_so(kit: tree.Kit) -> None:
+    """No old Python is at hand, so a new one says that it is old."""
+    program = (
+        "import sys, runpy; sys.version_info = (3, 9, 2); sys.argv = ['kit', 'apply'];"
+        f"runpy.run_path({str(kit.folder / 'scripts' / 'kit')!r}, run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 3
+    assert done.stderr.startswith(
+        "kit: this is Python 3.9, the kit needs 3.11 or newer; nothing was changed.\nNext: "
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_while_waiting_changes_nothing(kit: tree.Kit, root: Path, number: signal.Signals) -> None:
+    before = tree.snapshot(root)
+    with subprocess.Popen(["flock", root / "vllm", "sleep", "30"]) as holder:
+        time.sleep(0.2)
+        kit_command = [sys.executable, str(kit.folder / "scripts/kit"), "apply", "--root", str(root)]
+        with subprocess.Popen(kit_command, stderr=subprocess.PIPE, text=True) as waiting:
+            time.sleep(1.0)
+            waiting.send_signal(number)
+            error = waiting.communicate(timeout=10)[1]
+        holder.kill()
+    assert waiting.returncode == 4
+    assert error.startswith(f"kit: interrupted by {number.name}; every file is as it was before.\nNext: ")
+    assert tree.snapshot(root) == before
+
+
+def test_json_is_one_object_even_for_a_refusal(kit: tree.Kit, tmp_path: Path) -> None:
+    run = kit("apply", "--root", tmp_path, "--json")
+    answer = json.loads(run.out)
+    assert answer["exit_code"] == run.code == 3
+    assert answer["outcome"] == "refused"
+    assert answer["next"].startswith("give --root the folder")
+
+
+def test_an_unreadable_manifest_is_one_sentence(bundle: Path, root: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(bundle, copy)
+    (copy / "patches" / tree.SET_ID / "manifest.toml").unlink()
+    run = tree.Kit(copy)("apply", "--root", root)
+    assert run.code == 3
+    assert run.err.splitlines()[0] == (
+        "kit: the kit's own file patches/v0.20.2rc1/manifest.toml cannot be read "
+        "(No such file or directory); nothing was changed."
+    )
