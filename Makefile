@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 PYTHON ?= python3
-KIT = $(PYTHON) scripts/kit
+KIT = $(PYTHON) -I -S scripts/kit
 CACHE ?= .cache
 TOOLS := build/tools
 SANDBOX := build/sandbox

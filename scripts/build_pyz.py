@@ -43,7 +43,7 @@ def below(folder: Path, base: Path) -> Iterator[tuple[str, Path]]:
 def build(output: Path) -> None:
     output.parent.mkdir(parents=True, exist_ok=True)
     with output.open("wb") as file:
-        file.write(b"#!/usr/bin/env python3\n")
+        file.write(b"#!/usr/bin/env -S python3 -I -S\n")
         with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
             for name, path in members():
                 entry = zipfile.ZipInfo(name, DATE)

@@ -5,20 +5,22 @@ from __future__ import annotations
 
 import hashlib
 import tomllib
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from . import unified_diff
 from .errors import BundleDamaged
 from .unified_diff import DiffSyntaxError, UnifiedDiff
 
+if TYPE_CHECKING:
+    import zipfile
+
 DEFAULT_SET = "v0.20.2rc1"
 
-Folder: TypeAlias = Path | zipfile.Path
+Folder: TypeAlias = "Path | zipfile.Path"
 """Where the kit's own files lie: a checkout, or the inside of ``kit.pyz``."""
 
 _REINSTALL = "copy the kit again from where you have it"

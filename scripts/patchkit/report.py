@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sized
 from typing import Any
 
@@ -137,6 +136,8 @@ def unified_diff(status: SetStatus) -> bytes:
 
 
 def _diff_of(found: FileStatus) -> Iterable[bytes]:
+    import difflib  # for one verb alone
+
     path = str(found.file.path).encode()
     before = pristine_text(found)
     old_name = b"/dev/null" if before is None else b"a/" + path

@@ -3,13 +3,9 @@
 
 from __future__ import annotations
 
-import json
 import os
-import pkgutil
 import re
-import shutil
 import stat
-import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -100,12 +96,16 @@ def of_interpreter(manifest: Manifest, python: Path | None) -> Target:
 
 def default_interpreter() -> Path:
     """The interpreter of the ``vllm`` command on PATH, else ``python3``, else our own."""
+    import shutil
+
     command = shutil.which("vllm")
     interpreter = _shebang_interpreter(Path(command)) if command else None
     return interpreter or Path(shutil.which("python3") or sys.executable)
 
 
 def _shebang_interpreter(script: Path) -> Path | None:
+    import shutil
+
     try:
         with script.open("rb") as file:
             head = file.read(4096)
@@ -124,6 +124,8 @@ def _shebang_interpreter(script: Path) -> Path | None:
 
 def program(name: str) -> str:
     """The source of a module of ours that the target's interpreter runs by ``-c``."""
+    import pkgutil
+
     source = pkgutil.get_data("patchkit", f"{name}.py")
     if source is None:
         raise BundleDamaged(
@@ -139,6 +141,9 @@ def _ask(interpreter: Path, names: list[str]) -> dict[str, Any]:
     folder ``vllm`` would pass for a namespace package. PYTHONPATH stays, for the
     server will run with it too; its empty parts mean the working folder, hence ``cwd``.
     """
+    import json  # these two are not for --root
+    import subprocess
+
     command = [str(interpreter), "-P", "-c", program("locate"), *names]
     other = _NAME_PYTHON
     try:

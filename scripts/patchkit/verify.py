@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is proved about an installation, level by level. What did not run is not passed."""
+"""What is proved about an installation, level by level. What did not run is not passed.
+
+A run of the kit costs what its imports cost, so what only one level needs is imported there.
+"""
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from . import names
 from .manifest import Manifest
 from .state import FileState, FileStatus, SetState, SetStatus, explain_drift, inspect, short
 from .target import Target, program
@@ -87,6 +86,8 @@ def _bytes(status: SetStatus) -> Iterator[Check]:
 
 
 def _names(found: FileStatus, status: SetStatus) -> Check:
+    from . import names  # ast and symtable: not for verify --fast
+
     subject = str(found.file.path)
     problems = names.problems(found.text or b"", subject)
     if not problems:
@@ -113,6 +114,10 @@ def _imports(target: Target) -> list[Check]:
     """Run ``probe.py`` in the target's interpreter, away from our folders and the user's caches."""
     if target.python is None:
         return _not_asked("--root names a folder, not an interpreter")
+    import json
+    import subprocess
+    import tempfile
+
     with tempfile.TemporaryDirectory(prefix="step3p7-kit-") as scratch:
         answer, model = Path(scratch, "answer.json"), Path(scratch, "model")
         model.mkdir()
