@@ -36,6 +36,11 @@ def first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0]}"
 
 
+def without_plugin() -> str:
+    """What a reader of "passed" must know about the vLLM that was imported."""
+    return ", the Ascend plugin left out" if os.environ.get("VLLM_PLUGINS") == "" else ""
+
+
 def model_class() -> str:
     """The registry knows the architecture, as a multimodal one, and its module imports."""
     need("vllm.model_executor.models.step_vl")
@@ -53,7 +58,7 @@ def model_class() -> str:
         raise AssertionError(f"registered, but its module fails to import: {first_line(error)}") from error
     if not supports_multimodal(model):
         raise AssertionError(f"{model.__module__} is not a multimodal model")
-    return f"{model.__module__}.{model.__name__}, multimodal"
+    return f"{model.__name__}, multimodal{without_plugin()}"
 
 
 def tokenizer(folder: Path) -> str:
@@ -142,8 +147,9 @@ def activation() -> str:
 
 
 def moe_branch(device: str) -> str:
-    """Two experts of the unquantised MoE with "swiglustep", against the formula."""
+    """Two experts of the unquantised MoE, asked for swiglustep as vLLM's layer asks, against the formula."""
     import torch
+    from vllm.model_executor.layers.fused_moe.activation import MoEActivation
     from vllm_ascend.ops.fused_moe.moe_mlp import unified_apply_mlp
     from vllm_ascend.ops.fused_moe.moe_stage_contracts import MoEMlpComputeInput, MoEWeights
     from vllm_ascend.ops.fused_moe.moe_stage_params import MoEQuantParams
@@ -172,7 +178,7 @@ def moe_branch(device: str) -> str:
             weights=MoEWeights(w1=w1.to(device, half), w2=w2.to(device, half)),
             quant=MoEQuantParams(),
             fusion=False,
-            activation="swiglustep",
+            activation=MoEActivation.SWIGLUSTEP,
         )
     )
     expected = []

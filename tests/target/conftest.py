@@ -26,7 +26,7 @@ TIMEOUT_S = 120
 
 if find_spec("torch") is None:
     raise pytest.UsageError(
-        f"{sys.executable} has no torch: these tests run with {SANDBOX}/venv/bin/pytest, which make sandbox builds"
+        f"{sys.executable} has no torch: type {SANDBOX}/venv/bin/pytest instead, which make sandbox builds"
     )
 
 
