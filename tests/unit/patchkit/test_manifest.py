@@ -104,6 +104,22 @@ def test_a_patch_whose_cr_was_lost_on_the_way_is_named_when_it_is_used(
     assert tree.snapshot(root) == before
 
 
+def test_an_altered_line_of_a_patch_is_found_by_the_hash_it_leads_to(
+    bundle: Path, tmp_path: Path, root: Path
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(bundle, copy)
+    replacing(REGISTRY_PATCH, b"+    'new'", b"+    'mew'")(copy)
+    before = tree.snapshot(root)
+
+    run = tree.Kit(copy)("apply", "--root", root)
+
+    assert run.code == 3
+    expected = tree.sha256(tree.APPLIED[tree.REGISTRY])[:12]
+    assert f"the manifest says {expected}, so the kit itself is damaged; nothing was changed" in run.err
+    assert tree.snapshot(root) == before
+
+
 def test_a_set_that_does_not_exist(bundle: Path) -> None:
     with pytest.raises(BundleDamaged, match=r"patches/v9/manifest\.toml cannot be read"):
         manifest.load(bundle, "v9")
