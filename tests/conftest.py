@@ -3,13 +3,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import tree
 
+import tree
 from patchkit import manifest
 from patchkit.manifest import Manifest
+
+_NOTES = pytest.StashKey[list[str]]()
+
+
+@pytest.fixture
+def note(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Say a figure that the end of the run shows, passed or not."""
+    return request.config.stash.setdefault(_NOTES, []).append
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    notes = config.stash.get(_NOTES, [])
+    if notes:
+        terminalreporter.section("figures")
+        for line in notes:
+            terminalreporter.line(line)
 
 
 @pytest.fixture(scope="session")

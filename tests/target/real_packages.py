@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+
 from target import npu_stand_in
 
 ACTIVATION = "vllm_ascend.ops.activation"

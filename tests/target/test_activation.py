@@ -16,6 +16,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from target import npu_stand_in
 from target.comparison import same_bits
 from target.real_packages import ACTIVATION, load, write_variant

@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 import torch
+
+from patchkit import names
 from target import npu_stand_in
 from target.comparison import same_bits
 from target.real_packages import MOE_ARGS, MOE_MLP, ascend_from, write_variant
 from target.wrong_variants import GUIDE_TO_THE_LETTER
-
-from patchkit import names
 
 HIDDEN, WIDTH = 24, 20
 COUNTS = (5, 0, 9, 1, 0, 13)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from target import npu_stand_in
 
 X = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from target.real_packages import ACTIVATION, MOE_MLP, ascend_from, write_variant
-from target.wrong_variants import CLAMP_BEFORE_SILU, GUIDE_TO_THE_LETTER, WRONG_ACTIVATIONS, WRONG_BRANCHES
 
 from patchkit import probe
+from target.real_packages import ACTIVATION, MOE_MLP, ascend_from, write_variant
+from target.wrong_variants import CLAMP_BEFORE_SILU, GUIDE_TO_THE_LETTER, WRONG_ACTIVATIONS, WRONG_BRANCHES
 
 # Wrong numbers of the activation that a MoE layer's sums hide: in its trial the order of
 # clamp and silu makes 0.1 % of the largest value, and it has no gate that the lower clamp

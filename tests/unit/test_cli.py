@@ -18,9 +18,9 @@ import time
 from pathlib import Path
 
 import pytest
-import tree
 
 import cli
+import tree
 
 GOLDEN = Path(__file__).parent / "golden"
 GUIDE_MOE = tree.APPLIED[tree.MOE].replace(b", clamp_limit=0.0", b"").replace(b"x, clamp_limit=7.0", b"x")

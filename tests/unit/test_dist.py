@@ -12,6 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
 import tree
 
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tree
 
+import tree
 from patchkit import lock, target, transaction
 from patchkit.errors import NotPutBack, PutBack, Refused
 from patchkit.manifest import Manifest
@@ -43,6 +43,7 @@ CALLS: tuple[tuple[Any, str], ...] = (
 )
 
 Verb = Callable[[Manifest, target.Target], Outcome]
+Note = Callable[[str], None]
 VERBS = {"apply": transaction.apply, "revert": transaction.revert}
 
 
@@ -137,20 +138,20 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_steps_cover_every_kind_of_call(small_set: Manifest, tmp_path: Path, verb: str) -> None:
+def test_steps_cover_every_kind_of_call(small_set: Manifest, tmp_path: Path, verb: str, note: Note) -> None:
     names = count(small_set, tmp_path / "root", verb)
 
     assert {"os.open", "os.write", "os.fsync", "os.fchmod", "os.replace", "os.unlink", "fcntl.flock"} <= set(
         names
     )
     assert len(names) > 100
-    print(f"{verb}: {len(names)} file-system steps")
+    note(f"fault injection, {verb}: {len(names)} file-system steps")
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
 @pytest.mark.parametrize("verb", VERBS)
 def test_one_failure_at_every_step_leaves_all_or_nothing(
-    small_set: Manifest, tmp_path: Path, verb: str, number: int
+    small_set: Manifest, tmp_path: Path, verb: str, number: int, note: Note
 ) -> None:
     total = len(count(small_set, tmp_path / "count", verb))
     seen = set()
@@ -173,7 +174,7 @@ def test_one_failure_at_every_step_leaves_all_or_nothing(
             assert steps.names[at - 1] == "os.unlink", (at, temporaries(root))
         require_next_runs_work(small_set, root)
     assert {Refused, PutBack, Outcome} <= seen
-    print(f"{verb}, {errno.errorcode[number]}: {total} steps")
+    note(f"fault injection, {verb}: {errno.errorcode[number]} at each of {total} steps, 0 torn files")
 
 
 def run(steps: Steps, small_set: Manifest, found: target.Target, verb: str) -> object:
@@ -212,7 +213,7 @@ def test_a_disk_that_fails_from_some_step_on_tears_no_file_and_no_truth(
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_kill_at_every_step_leaves_whole_files_and_the_next_run_finishes(
-    small_set: Manifest, tmp_path: Path, verb: str
+    small_set: Manifest, tmp_path: Path, verb: str, note: Note
 ) -> None:
     total = len(count(small_set, tmp_path / "count", verb))
     mixed = 0
@@ -228,7 +229,7 @@ def test_a_kill_at_every_step_leaves_whole_files_and_the_next_run_finishes(
         mixed += len(set(require_whole(root).values())) > 1
         require_next_runs_work(small_set, root)
     assert mixed >= len(tree.ORDER) - 1, "the kills did not fall between the renames"
-    print(f"{verb}: killed at {total} steps, {mixed} of them half-way, 0 torn files")
+    note(f"fault injection, {verb}: killed at each of {total} steps, {mixed} of them half-way, 0 torn files")
 
 
 def kill_at(at: int, small_set: Manifest, found: target.Target, verb: str) -> None:

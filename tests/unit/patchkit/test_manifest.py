@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 import pytest
-import tree
 
+import tree
 from patchkit import manifest
 from patchkit.errors import BundleDamaged
 

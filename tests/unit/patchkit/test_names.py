@@ -14,8 +14,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-import tree
 
+import tree
 from patchkit import names
 
 FINE = '''

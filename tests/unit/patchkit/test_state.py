@@ -7,8 +7,8 @@ import itertools
 from pathlib import Path
 
 import pytest
-import tree
 
+import tree
 from patchkit import state, target, transaction, verify
 from patchkit.errors import Refused
 from patchkit.manifest import Manifest

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import tree
 
+import tree
 from patchkit import state, target, transaction
 from patchkit.errors import Refused, TargetNotFound
 from patchkit.manifest import Manifest

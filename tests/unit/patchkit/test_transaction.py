@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 
 import pytest
-import tree
 
+import tree
 from patchkit import lock, target, transaction
 from patchkit.errors import PutBack, Refused
 from patchkit.manifest import Manifest
