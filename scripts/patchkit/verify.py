@@ -155,5 +155,6 @@ def _quiet(scratch: str) -> dict[str, str]:
         "HF_MODULES_CACHE": f"{scratch}/modules",
         "VLLM_CACHE_ROOT": f"{scratch}/vllm",
         "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_USE_MODELSCOPE": "False",  # else vLLM imports modelscope, which may not be there
         "VLLM_LOGGING_LEVEL": "ERROR",
     }

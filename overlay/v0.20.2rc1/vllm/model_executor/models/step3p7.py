@@ -42,9 +42,9 @@ class Step3p7ForConditionalGeneration(StepVLForConditionalGeneration):
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         super().__init__(vllm_config=vllm_config, prefix=prefix)
         # Step3-VL's own constructor does this and Step-VL's does not. Without it an
-        # <im_patch> id at or beyond vocab_size is looked up in the text embedding,
-        # and the first picture ends in an IndexError. The published id (128001 of
-        # 128896) lies inside; a checkpoint with a trimmed vocabulary need not.
+        # <im_patch> id beyond the text embedding (vocab_size, padded to a multiple of
+        # 64) is looked up there, and the first picture ends in an IndexError. The
+        # published id, 128001 of 128896, lies inside; a trimmed vocabulary's may not.
         config = vllm_config.model_config.hf_config
         self.configure_mm_token_handling(
             config.text_config.vocab_size, [config.image_token_id]
