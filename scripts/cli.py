@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line of ``kit``: arguments in, one report out, an exit code that can be relied on."""
+"""The command line of ``kit``: arguments in, one report out, an exit code that can be relied on.
+
+Most of what a run costs is imports, so what a few verbs alone need is imported by them.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from patchkit import manifest, overlay, report, state, target, transaction, verify
-from patchkit.errors import ExitCode, KitError, PutBack, Refused
+from patchkit.errors import ExitCode, KitError, PutBack, Refused, TargetNotFound
 from patchkit.manifest import Folder, Manifest
 from patchkit.state import FileState, SetState, SetStatus
 from patchkit.target import Target
@@ -27,7 +30,8 @@ VERSION = "0.1.0"
 _EPILOG = """\
 exit codes:
   0  done, or already so
-  1  status, verify: the set is not, or not wholly, applied
+  1  the answer is no: not wholly applied (status, verify), a problem found (doctor,
+     check-model), it does not fit (plan), not known (explain)
   2  the command line was not understood
   3  refused before the first write; nothing was changed
   4  failed on the way; every file is again as it was
@@ -88,7 +92,7 @@ def _status(request: Request) -> Answer:
     return Answer(
         text=_paragraphs(parts),
         data=report.status_json(found),
-        exit_code=ExitCode.OK if done else ExitCode.NOT_APPLIED,
+        exit_code=ExitCode.OK if done else ExitCode.NO,
         next_step=_advice(request, found),
     )
 
@@ -149,7 +153,7 @@ def _verify(request: Request) -> Answer:
     return Answer(
         text=_paragraphs(parts),
         data=report.verification_json(result),
-        exit_code=ExitCode.OK if result.passed else ExitCode.NOT_APPLIED,
+        exit_code=ExitCode.OK if result.passed else ExitCode.NO,
         next_step="" if result.passed else _advice(request, result.status),
     )
 
@@ -175,6 +179,86 @@ def _overlay(request: Request) -> Answer:
     return Answer(f"{sentence}\n\n{mounts}", report.overlay_json(found, built))
 
 
+def _doctor(request: Request) -> Answer:
+    from serving import doctor
+    from serving.host import Host
+
+    options = request.options
+    if options.list:
+        rows = doctor.checks()
+        text = "\n".join(f"  {name:<24} {summary}" for name, summary in rows)
+        return Answer(text, {"checks": [{"name": name, "summary": summary} for name, summary in rows]})
+    try:
+        found: Target | KitError = request.target
+    except TargetNotFound as error:
+        found = error  # one finding among others: the machine can be looked at all the same
+    examination = doctor.examine(
+        Host(),
+        request.manifest,
+        found,
+        frozenset(options.ignore),
+        port=options.port,
+        model=options.model,
+    )
+    names = " ".join(_target_options(options))
+    return Answer(
+        doctor.text(examination, request.kit, names),
+        doctor.as_json(examination, request.kit, names),
+        ExitCode.NO if examination.failed else ExitCode.OK,
+    )
+
+
+def _check_model(request: Request) -> Answer:
+    from serving import checkpoint
+
+    found = checkpoint.check(request.options.folder, measure_reading=request.options.read_speed)
+    code = ExitCode.NO if found.failed else ExitCode.OK
+    return Answer(checkpoint.text(found), checkpoint.as_json(found), code)
+
+
+def _plan(request: Request) -> Answer:
+    from serving import checkpoint, memory
+    from serving.bounded import Unreadable
+    from serving.plan_request import PlanRequest, VisionMode
+
+    options = request.options
+    try:
+        config = checkpoint.load_config(options.folder)
+    except Unreadable as error:
+        what = f"{options.folder / 'config.json'} {error}"
+        raise Refused(what, f"{{kit}} check-model {shlex.quote(str(options.folder))}") from error
+    plan = memory.plan(
+        config,
+        PlanRequest(
+            cards=options.cards,
+            tp=options.tp,
+            max_model_len=options.max_model_len,
+            max_num_seqs=options.max_num_seqs,
+            gpu_memory_utilization=options.gpu_memory_utilization,
+            chip=options.chip,
+            hbm=options.hbm,
+            vision=VisionMode(options.vision),
+            hybrid_kv=not options.no_hybrid_kv,
+            expert_parallel=options.expert_parallel,
+            image=options.image,
+        ),
+    )
+    return Answer(memory.text(plan), memory.as_json(plan), ExitCode.NO if plan.failed else ExitCode.OK)
+
+
+def _explain(request: Request) -> Answer:
+    from serving import faults
+
+    options = request.options
+    found = faults.explain_log(options.log) if options.log else faults.explain(options.text)
+    known = any(explanation.known for explanation in found)
+    return Answer(
+        faults.text(found, request.kit),
+        faults.as_json(found, request.kit),
+        ExitCode.OK if known else ExitCode.NO,
+    )
+
+
 def _target_arguments(verb: argparse.ArgumentParser) -> None:
     where = verb.add_mutually_exclusive_group()
     where.add_argument(
@@ -194,6 +278,64 @@ def _verify_arguments(verb: argparse.ArgumentParser) -> None:
 
 def _overlay_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--out", type=Path, metavar="DIR", help="where to (default: build/overlay/<set>)")
+
+
+def _doctor_arguments(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--list", action="store_true", help="the names of all checks")
+    verb.add_argument(
+        "--ignore", action="append", default=[], metavar="NAME", help="leave a check out; may be repeated"
+    )
+    verb.add_argument("--port", type=int, default=8000, metavar="N", help="where to serve (default: 8000)")
+    verb.add_argument(
+        "--model", type=Path, metavar="DIR", help="the model folder, for its disk and its files"
+    )
+
+
+def _folder_argument(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument(
+        "folder", type=Path, metavar="DIR", help="the model folder that vllm serve would be given"
+    )
+
+
+def _check_model_arguments(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument(
+        "--read-speed", action="store_true", help="read a shard for 3 s: how long will loading take?"
+    )
+
+
+def _plan_arguments(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--cards", type=int, default=8, metavar="N", help="cards in the machine (default: 8)")
+    verb.add_argument("--tp", type=int, default=8, metavar="N", help="--tensor-parallel-size (default: 8)")
+    verb.add_argument("--max-model-len", type=int, metavar="N", help="tokens a request (default: what fits)")
+    verb.add_argument("--max-num-seqs", type=int, metavar="N", help="requests at once (default: what fits)")
+    verb.add_argument("--gpu-memory-utilization", type=float, default=0.9, metavar="F", help="default: 0.9")
+    verb.add_argument("--chip", default="910B3", help="default: 910B3")
+    verb.add_argument(
+        "--hbm", type=float, metavar="GIB", help="memory of a card, where the chip is not known"
+    )
+    verb.add_argument(
+        "--vision",
+        choices=("weights", "data"),
+        default="weights",
+        help="--mm-encoder-tp-mode (default: weights)",
+    )
+    verb.add_argument("--no-hybrid-kv", action="store_true", help="every layer keeps every token")
+    verb.add_argument("--expert-parallel", action="store_true", help="as with --enable-expert-parallel")
+    verb.add_argument("--image", type=_width_and_height, metavar="WxH", help="count the tokens of a picture")
+
+
+def _width_and_height(text: str) -> tuple[int, int]:
+    width, _, height = text.lower().partition("x")
+    try:
+        return int(width), int(height)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected WIDTHxHEIGHT, such as 1024x768, got {text!r}") from None
+
+
+def _explain_arguments(verb: argparse.ArgumentParser) -> None:
+    what = verb.add_mutually_exclusive_group(required=True)
+    what.add_argument("text", nargs="?", metavar="TEXT", help="the error, as it was printed")
+    what.add_argument("--log", type=Path, metavar="FILE", help="a whole log instead; /dev/stdin for a pipe")
 
 
 VERBS = {
@@ -217,6 +359,22 @@ VERBS = {
         _overlay,
         (_target_arguments, _overlay_arguments),
     ),
+    "doctor": Verb(
+        "look at the whole machine before a start: packages, devices, driver, environment",
+        _doctor,
+        (_target_arguments, _doctor_arguments),
+    ),
+    "check-model": Verb(
+        "look at a model folder: config, tokenizer, every tensor of every shard by name and size",
+        _check_model,
+        (_folder_argument, _check_model_arguments),
+    ),
+    "plan": Verb(
+        "what fits: weights, KV cache, context and concurrency on a card, and the flags to type",
+        _plan,
+        (_folder_argument, _plan_arguments),
+    ),
+    "explain": Verb("an error of a start-up, to its cause and cure", _explain, (_explain_arguments,)),
 }
 
 

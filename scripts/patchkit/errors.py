@@ -15,8 +15,8 @@ class ExitCode(IntEnum):
 
     OK = 0
     """Done, or already so."""
-    NOT_APPLIED = 1
-    """``status`` or ``verify``: the set is not, or not wholly, applied."""
+    NO = 1
+    """The answer is no: not wholly applied, a problem found, does not fit, not known."""
     USAGE = 2
     """The command line was not understood (argparse's own code)."""
     REFUSED = 3
