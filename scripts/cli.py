@@ -218,15 +218,10 @@ def _check_model(request: Request) -> Answer:
 
 def _plan(request: Request) -> Answer:
     from serving import checkpoint, memory
-    from serving.bounded import Unreadable
     from serving.plan_request import PlanRequest, VisionMode
 
     options = request.options
-    try:
-        config = checkpoint.load_config(options.folder)
-    except Unreadable as error:
-        what = f"{options.folder / 'config.json'} {error}"
-        raise Refused(what, f"{{kit}} check-model {shlex.quote(str(options.folder))}") from error
+    config = checkpoint.load_config(options.folder)
     plan = memory.plan(
         config,
         PlanRequest(
@@ -240,6 +235,8 @@ def _plan(request: Request) -> Answer:
             vision=VisionMode(options.vision),
             hybrid_kv=not options.no_hybrid_kv,
             expert_parallel=options.expert_parallel,
+            max_num_batched_tokens=options.max_num_batched_tokens,
+            head_room=options.head_room,
             image=options.image,
         ),
     )
@@ -325,9 +322,10 @@ def _plan_arguments(verb: argparse.ArgumentParser) -> None:
 
 
 def _width_and_height(text: str) -> tuple[int, int]:
-    width, _, height = text.lower().partition("x")
+    from serving.plan_request import picture_size
+
     try:
-        return int(width), int(height)
+        return picture_size(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"expected WIDTHxHEIGHT, such as 1024x768, got {text!r}") from None
 

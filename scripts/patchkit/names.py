@@ -37,12 +37,13 @@ def problems(source: bytes, name: str) -> tuple[Problem, ...]:
     try:
         tree = ast.parse(source, name)
         compile(source, name, "exec", dont_inherit=True)
+        text = importlib.util.decode_source(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = error.lineno if isinstance(error, SyntaxError) else None
         return (Problem(line, f"{type(error).__name__}: {getattr(error, 'msg', error)}"),)
     if any(isinstance(node, ast.ImportFrom) and node.names[0].name == "*" for node in ast.walk(tree)):
         return ()
-    table = symtable.symtable(importlib.util.decode_source(source), name, "exec")
+    table = symtable.symtable(text, name, "exec")
     undefined = _read_globals(table) - _bound_globals(table) - _BUILTINS
     found = [Problem(line, f"the name {n!r} is not defined") for n in undefined for line in _lines(tree, n)]
     return tuple(sorted(found, key=lambda problem: (problem.line or 0, problem.text)))

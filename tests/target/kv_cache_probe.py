@@ -75,7 +75,7 @@ class Lines(logging.Handler):
         self.lines.append(record.getMessage())
 
 
-def parameter_bytes(folder: str, cards: int, vision: str, expert_parallel: bool) -> int:
+def parameter_bytes(folder: str, cards: int, vision: str) -> int:
     """Bytes of the parameters of one rank of ``cards``: vLLM's own layers, built without memory.
 
     The process group has one rank and says that it has more, which is all that the layers ask it.
@@ -94,7 +94,6 @@ def parameter_bytes(folder: str, cards: int, vision: str, expert_parallel: bool)
         dtype="bfloat16",
         enforce_eager=True,
         mm_encoder_tp_mode=vision,
-        enable_expert_parallel=expert_parallel,
     ).create_engine_config()
     group = get_tp_group()
     group.world_size = cards

@@ -40,11 +40,10 @@ POOLS = [
 POOL_BYTES = 6 * GIB
 
 WEIGHTS = [
-    {"cards": 8, "vision": "weights", "expert_parallel": False},
-    {"cards": 8, "vision": "data", "expert_parallel": False},
-    {"cards": 8, "vision": "weights", "expert_parallel": True},
-    {"cards": 4, "vision": "weights", "expert_parallel": False},
-    {"cards": 16, "vision": "weights", "expert_parallel": False},
+    PlanRequest(cards=8, tp=8),
+    PlanRequest(cards=8, tp=8, vision=VisionMode.DATA),
+    PlanRequest(cards=4, tp=4),
+    PlanRequest(cards=16, tp=16),
 ]
 
 PUBLISHED_PICTURES = {(224, 224): 171, (1024, 768): 504, (1920, 1080): 836, (3024, 3024): 3164}
@@ -91,7 +90,7 @@ def measured(
             for case in POOLS
         ],
         "pictures": PICTURES,
-        "weights": WEIGHTS,
+        "weights": [{"cards": case.tp, "vision": case.vision.value} for case in WEIGHTS],
         "published": str(published_folder),
         "engine": {
             "folder": str(model),
@@ -161,7 +160,9 @@ def test_the_parameters_of_a_running_engine_have_the_planned_bytes(
     assert measured["engine"]["parameter_bytes"] == weights.loaded
 
 
-@pytest.mark.parametrize("number", range(len(POOLS)), ids=lambda number: str(POOLS[number]))
+@pytest.mark.parametrize(
+    "number", range(len(POOLS)), ids=lambda number: "-".join(map(str, POOLS[number].values()))
+)
 def test_the_pool_of_the_published_model_on_eight_cards(
     measured: dict[str, Any], published: model_config.ModelConfig, number: int
 ) -> None:
@@ -175,19 +176,11 @@ def test_the_pool_of_the_published_model_on_eight_cards(
     assert found["tokens"] == layout.reported_tokens(blocks, case["context"])
 
 
-@pytest.mark.parametrize("number", range(len(WEIGHTS)), ids=lambda number: str(WEIGHTS[number]))
+@pytest.mark.parametrize("number", range(len(WEIGHTS)))
 def test_the_weights_of_the_published_model_on_one_card(
     measured: dict[str, Any], published: model_config.ModelConfig, number: int
 ) -> None:
-    case = WEIGHTS[number]
-    request = PlanRequest(
-        cards=int(case["cards"]),
-        tp=int(case["cards"]),
-        vision=VisionMode(case["vision"]),
-        expert_parallel=bool(case["expert_parallel"]),
-    )
-
-    assert memory.plan(published, request).weights.loaded == measured["weights"][number]
+    assert memory.plan(published, WEIGHTS[number]).weights.loaded == measured["weights"][number]
 
 
 def test_pictures_take_the_tokens_that_the_processor_counts(measured: dict[str, Any]) -> None:

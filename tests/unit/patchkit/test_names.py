@@ -14,6 +14,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import tree
 from patchkit import names
@@ -99,6 +101,12 @@ def test_bytes_that_are_no_source_are_a_problem_not_a_crash() -> None:
     assert names.problems(b"\xff\xfe\x00", "binary.py")
     assert names.problems(b"# -*- coding: no-such-codec -*-\n", "codec.py")
     assert names.problems(b"(" * 10_000, "deep.py")
+    assert names.problems(b"#\x80", "comment.py")
+
+
+@given(st.binary(max_size=200))
+def test_arbitrary_bytes_are_told_not_crashed_on(source: bytes) -> None:
+    names.problems(source, "anything.py")
 
 
 def test_a_star_import_leaves_the_names_undecided() -> None:
