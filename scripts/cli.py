@@ -316,6 +316,12 @@ def _plan_arguments(verb: argparse.ArgumentParser) -> None:
         default="weights",
         help="--mm-encoder-tp-mode (default: weights)",
     )
+    verb.add_argument(
+        "--max-num-batched-tokens", type=int, default=2048, metavar="N", help="tokens a step (default: 2048)"
+    )
+    verb.add_argument(
+        "--head-room", type=float, metavar="GIB", help="beside weights and KV cache, as a start has shown"
+    )
     verb.add_argument("--no-hybrid-kv", action="store_true", help="every layer keeps every token")
     verb.add_argument("--expert-parallel", action="store_true", help="as with --enable-expert-parallel")
     verb.add_argument("--image", type=_width_and_height, metavar="WxH", help="count the tokens of a picture")
