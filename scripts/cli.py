@@ -427,15 +427,29 @@ def main(arguments: Sequence[str], kit: str) -> int:
 
 def _run(options: argparse.Namespace, kit: str) -> Answer:
     """The verb, with whatever else may go wrong turned into an error of ours."""
+    request = Request(options, kit)
     try:
-        return VERBS[options.verb].run(Request(options, kit))
+        return VERBS[options.verb].run(request)
     except _Interrupted as signal_name:
-        raise PutBack(f"interrupted by {signal_name}", "to try again, type: {again}") from None
+        return _interrupted(request, str(signal_name))
     except OSError as error:
         # Every failure while files are being replaced is handled where it happens.
         raise Refused(
             f"{error.filename or 'a file'} failed ({error.strerror})", "remove the cause: {again}"
         ) from error
+
+
+def _interrupted(request: Request, signal_name: str) -> Answer:
+    """What a signal left: nothing, or the whole job where it came a moment too late. The disk tells."""
+    for number in _STOPPING:
+        signal.signal(number, signal.SIG_IGN)
+    goal = {"apply": SetState.APPLIED, "revert": SetState.PRISTINE}.get(request.options.verb)
+    if goal is not None:
+        found = state.inspect(request.manifest, request.target)
+        if found.state is goal:
+            sentence = f"interrupted by {signal_name}, when nothing was left to do. {report.summary(found)}"
+            return Answer(sentence, report.status_json(found))
+    raise PutBack(f"interrupted by {signal_name}", "to try again, type: {again}")
 
 
 def _fail(error: KitError, next_step: str, as_json: bool) -> int:
@@ -466,12 +480,15 @@ def _paragraphs(parts: Sequence[str]) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
+_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
 class _Interrupted(BaseException):
     """A signal that asks to stop; not an Exception, so that nothing takes it for a fault."""
 
 
 def _stop_cleanly_on_signals() -> None:
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in _STOPPING:
         signal.signal(number, _interrupt)
 
 

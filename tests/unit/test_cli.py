@@ -21,6 +21,7 @@ import pytest
 
 import cli
 import tree
+from patchkit import report
 from patchkit.errors import ExitCode
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -223,6 +224,23 @@ def test_a_signal_while_waiting_changes_nothing(kit: tree.Kit, root: Path, numbe
     assert waiting.returncode == 4
     assert error.startswith(f"kit: interrupted by {number.name}; every file is as it was before.\nNext: ")
     assert tree.snapshot(root) == before
+
+
+def test_a_signal_that_comes_when_all_is_done_is_not_reported_as_nothing_done(
+    bundle: Path, root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Between the last rename and the report: the disk is asked, not the clock."""
+    monkeypatch.setattr(cli, "bundle", lambda: bundle)
+    monkeypatch.setattr(report, "changed", lambda _: os.kill(os.getpid(), signal.SIGTERM))
+    handlers = {number: signal.getsignal(number) for number in cli._STOPPING}
+    try:
+        code = cli.main(["apply", "--root", str(root)], "kit")
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    assert code == 0
+    assert "interrupted by SIGTERM, when nothing was left to do. applied: 5 of 5" in capsys.readouterr().out
+    assert set(tree.states(root).values()) == {"applied"}
 
 
 def test_json_is_one_object_even_for_a_refusal(kit: tree.Kit, tmp_path: Path) -> None:
