@@ -9,6 +9,7 @@ PYTHON ?= python3
 KIT = $(PYTHON) -I -S scripts/kit
 CACHE ?= .cache
 TOOLS := build/tools
+IMAGE_TOOLS := build/image
 SANDBOX := build/sandbox
 SANDBOX_PYTHON := $(SANDBOX)/venv/bin/python
 
@@ -20,7 +21,7 @@ help: ## this list
 	@echo 'In the container:'
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2} /^# ---/ {print ""; print substr($$0, 7)}' $(MAKEFILE_LIST)
 
-.PHONY: status apply verify diff revert overlay
+.PHONY: status apply verify diff revert overlay doctor dist
 status: ## what is installed: pristine, applied, partial, drifted, unsupported or native
 	@$(KIT) status $(TARGET_OPTIONS)
 
@@ -39,12 +40,21 @@ revert: ## undo it: all of the five files, or none
 overlay: ## build the five full files, to be mounted over an untouched container
 	@$(KIT) overlay $(TARGET_OPTIONS)
 
+doctor: ## look at the whole machine before a start
+	@$(KIT) doctor $(TARGET_OPTIONS)
+
 dist: ## the kit as one file, build/kit.pyz, for a machine without a network
 	@$(PYTHON) scripts/build_pyz.py build/kit.pyz
 
+# --- On the host:
+
+.PHONY: image
+image: ## the patched image (BASE_IMAGE=, IMAGE=, BUILDER=), with docker, podman or buildah
+	@docker/build.sh
+
 # --- For a machine without an NPU (needs a network):
 
-.PHONY: demo sandbox test test-unit test-target lint bench lock clean dist
+.PHONY: demo sandbox test test-unit test-target test-image lint bench lock clean
 demo: sandbox ## the whole job on the real packages, in a sandbox
 	@PATH="$(CURDIR)/$(SANDBOX)/venv/bin:$$PATH" scripts/demo.sh
 
@@ -62,6 +72,9 @@ test-unit: $(TOOLS)/complete ## the engine alone: no real package, no network
 test-target: sandbox ## on the real packages
 	@$(SANDBOX_PYTHON) -m pytest tests/target
 
+test-image: $(IMAGE_TOOLS)/complete ## build and run the image on a stand-in base (root, buildah, debootstrap)
+	@KIT_CACHE='$(abspath $(CACHE))' $(IMAGE_TOOLS)/bin/python -m pytest tests/image
+
 bench: $(TOOLS)/complete ## apply, verify --fast and revert beside git apply, patch and quilt
 	@$(TOOLS)/bin/python tests/bench/patch_tools.py
 
@@ -71,9 +84,10 @@ lock: $(TOOLS)/complete ## pin the requirements of tests/requirements/*.in anew 
 clean: ## remove what the targets above built; the downloads stay
 	@rm -rf build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-$(TOOLS)/complete: tests/requirements/tools.txt
-	@rm -rf $(TOOLS)
-	@$(PYTHON) -m venv $(TOOLS)
-	@$(TOOLS)/bin/python -m pip --cache-dir $(CACHE)/pip --quiet --disable-pip-version-check \
-		install --no-deps --require-hashes -r tests/requirements/tools.txt
+# An environment for a set of pinned requirements; the stamp is younger than they are.
+build/%/complete: tests/requirements/%.txt
+	@rm -rf build/$*
+	@$(PYTHON) -m venv build/$*
+	@build/$*/bin/python -m pip --cache-dir $(CACHE)/pip --quiet --disable-pip-version-check \
+		install --no-deps --require-hashes -r $<
 	@touch $@
