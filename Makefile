@@ -21,7 +21,7 @@ help: ## this list
 	@echo 'In the container:'
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2} /^# ---/ {print ""; print substr($$0, 7)}' $(MAKEFILE_LIST)
 
-.PHONY: status apply verify diff revert overlay doctor dist
+.PHONY: status apply verify diff revert overlay doctor serve dist
 status: ## what is installed: pristine, applied, partial, drifted, unsupported or native
 	@$(KIT) status $(TARGET_OPTIONS)
 
@@ -42,6 +42,9 @@ overlay: ## build the five full files, to be mounted over an untouched container
 
 doctor: ## look at the whole machine before a start
 	@$(KIT) doctor $(TARGET_OPTIONS)
+
+serve: ## start the server (MODEL=, PROFILE=, HOST=, PORT=, API_KEY=, ARGS=)
+	@scripts/serve.sh $(ARGS)
 
 dist: ## the kit as one file, build/kit.pyz, for a machine without a network
 	@$(PYTHON) scripts/build_pyz.py build/kit.pyz

@@ -256,6 +256,62 @@ def _explain(request: Request) -> Answer:
     )
 
 
+def _preflight(request: Request) -> Answer:
+    import os
+
+    from serving import preflight, profiles
+    from serving.host import Host
+
+    options = request.options
+    start = preflight.Start(
+        model=options.folder,
+        profile=profiles.load(options.profile),
+        host=options.host,
+        port=options.port,
+        has_key=options.with_key or bool(os.environ.get("VLLM_API_KEY")),
+        arguments=tuple(options.arguments),
+    )
+    names = " ".join(_target_options(options))
+    found = preflight.look(start, Host(), request.manifest, request.target, frozenset(options.ignore), names)
+    return Answer(
+        preflight.text(found, request.kit, names),
+        preflight.as_json(found, request.kit, names),
+        ExitCode.NO if found.failed else ExitCode.OK,
+    )
+
+
+def _flags(request: Request) -> Answer:
+    from serving import flags
+
+    given = request.options.arguments
+    if not given:
+        return Answer(flags.table(), {"table": flags.table_json()})
+    advice = flags.advise(given)
+    return Answer(flags.text(advice), {"advice": flags.as_json(advice)})
+
+
+def _smoke(request: Request) -> Answer:
+    import os
+
+    from serving import smoke
+    from serving.questions import Options
+
+    options = request.options
+    found = smoke.run(
+        options.url,
+        Options(
+            model=options.model,
+            key=options.api_key or os.environ.get("VLLM_API_KEY", ""),
+            folder=options.folder,
+            timeout=options.timeout,
+            wait=options.wait,
+            max_tokens=options.max_tokens,
+            quality=options.quality,
+        ),
+    )
+    return Answer(found.text, found.as_json, ExitCode.NO if found.failed else ExitCode.OK)
+
+
 def _target_arguments(verb: argparse.ArgumentParser) -> None:
     where = verb.add_mutually_exclusive_group()
     where.add_argument(
@@ -342,6 +398,61 @@ def _explain_arguments(verb: argparse.ArgumentParser) -> None:
     what.add_argument("--log", type=Path, metavar="FILE", help="a whole log instead; /dev/stdin for a pipe")
 
 
+def _preflight_arguments(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--profile", default="bf16-tp8", metavar="NAME", help="or a file (default: bf16-tp8)")
+    verb.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="default: 127.0.0.1")
+    verb.add_argument("--port", type=int, default=8000, metavar="N", help="default: 8000")
+    verb.add_argument("--with-key", action="store_true", help="an API key will be set (VLLM_API_KEY is seen)")
+    verb.add_argument(
+        "--ignore", action="append", default=[], metavar="NAME", help="leave a check out; may be repeated"
+    )
+    _vllm_arguments(verb)
+
+
+def _vllm_arguments(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("arguments", nargs="*", metavar="FLAG", help="after --: what vllm serve would be given")
+
+
+def _smoke_arguments(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument(
+        "--url", default="http://127.0.0.1:8000", metavar="URL", help="default: http://127.0.0.1:8000"
+    )
+    verb.add_argument("--model", default="", metavar="NAME", help="default: the first that is served")
+    verb.add_argument("--api-key", default="", metavar="KEY", help="default: the variable VLLM_API_KEY")
+    verb.add_argument(
+        "--folder",
+        type=Path,
+        metavar="DIR",
+        help="the model folder, for its vocabulary (default: the server's)",
+    )
+    verb.add_argument(
+        "--timeout", type=_seconds, default=120.0, metavar="S", help="of one answer (default: 120)"
+    )
+    verb.add_argument(
+        "--wait", type=_seconds, default=0.0, metavar="S", help="until it is healthy (default: 0)"
+    )
+    verb.add_argument(
+        "--max-tokens", type=_tokens, default=1024, metavar="N", help="of one answer (default: 1024)"
+    )
+    verb.add_argument(
+        "--quality", action="store_true", help="what a real checkpoint alone can answer, as well"
+    )
+
+
+def _seconds(text: str) -> float:
+    found = float(text)
+    if not 0 <= found <= 86400:
+        raise argparse.ArgumentTypeError(f"expected seconds from 0 to 86400, got {text!r}")
+    return found
+
+
+def _tokens(text: str) -> int:
+    found = int(text)
+    if not 1 <= found <= 262144:
+        raise argparse.ArgumentTypeError(f"expected 1 to 262144, got {text!r}")
+    return found
+
+
 VERBS = {
     "status": Verb(
         "what is installed: pristine, applied, partial, drifted, unsupported or native",
@@ -377,6 +488,21 @@ VERBS = {
         "what fits: weights, KV cache, context and concurrency on a card, and the flags to type",
         _plan,
         (_folder_argument, _plan_arguments),
+    ),
+    "preflight": Verb(
+        "before a start: the profile, the flags of other recipes, and what this machine lacks",
+        _preflight,
+        (_target_arguments, _folder_argument, _preflight_arguments),
+    ),
+    "flags": Verb(
+        "flags and variants of other recipes: what each does on 910B3 with this release",
+        _flags,
+        (_vllm_arguments,),
+    ),
+    "smoke": Verb(
+        "ask a running server what its users would, and tell the faults of its answers apart",
+        _smoke,
+        (_smoke_arguments,),
     ),
     "explain": Verb("an error of a start-up, to its cause and cure", _explain, (_explain_arguments,)),
 }

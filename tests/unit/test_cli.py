@@ -7,6 +7,8 @@ The expected texts lie in ``golden/``. To see a wanted change of wording as a di
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import re
@@ -15,6 +17,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -213,17 +216,39 @@ def test_a_python_that_is_too_old_is_told_so(kit: tree.Kit) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_while_waiting_changes_nothing(kit: tree.Kit, root: Path, number: signal.Signals) -> None:
     before = tree.snapshot(root)
-    with subprocess.Popen(["flock", root / "vllm", "sleep", "30"]) as holder:
-        time.sleep(0.2)
-        kit_command = [sys.executable, str(kit.folder / "scripts/kit"), "apply", "--root", str(root)]
-        with subprocess.Popen(kit_command, stderr=subprocess.PIPE, text=True) as waiting:
-            time.sleep(1.0)
-            waiting.send_signal(number)
-            error = waiting.communicate(timeout=10)[1]
-        holder.kill()
+    folder = os.open(root / "vllm", os.O_RDONLY)
+    fcntl.flock(folder, fcntl.LOCK_EX)
+    command = [sys.executable, str(kit.folder / "scripts/kit"), "apply", "--root", str(root)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as waiting:
+        wait_until(lambda: has_open(waiting.pid, root / "vllm"))
+        waiting.send_signal(number)
+        error = waiting.communicate(timeout=30)[1]
+    os.close(folder)
     assert waiting.returncode == 4
     assert error.startswith(f"kit: interrupted by {number.name}; every file is as it was before.\nNext: ")
     assert tree.snapshot(root) == before
+
+
+def has_open(pid: int, folder: Path) -> bool:
+    """Whether a process has opened a folder: the kit does so to lock it."""
+    with contextlib.suppress(OSError):
+        return any(entry.readlink() == folder for entry in Path(f"/proc/{pid}/fd").iterdir())
+    return False
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_ctrl_c_during_the_imports_is_no_traceback(kit: tree.Kit, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(kit.folder, copy)
+    (copy / "scripts" / "cli.py").write_text("raise KeyboardInterrupt\n")
+    run = tree.Kit(copy)("apply")
+    assert (run.code, run.err) == (4, "kit: interrupted; nothing was changed.\n")
 
 
 def test_a_signal_that_comes_when_all_is_done_is_not_reported_as_nothing_done(

@@ -225,6 +225,14 @@ _SERVICE_LINK = re.compile(r"_(?:SERVICE_(?:HOST|PORT)|PORT)(?:_\w+)?$")
 """What Kubernetes makes of a service named vllm-something: VLLM_SOMETHING_SERVICE_HOST and the like."""
 
 
+_HIDDEN = "(not shown)"
+
+
+def _is_secret(name: str) -> bool:
+    """A report is pasted into tickets: VLLM_API_KEY and the like stay out of it."""
+    return any(word in name for word in ("KEY", "TOKEN", "SECRET", "PASSWORD"))
+
+
 def _unread(patient: Patient) -> Iterator[Observation]:
     """Variables named for vLLM that no source file of the two packages mentions."""
     spoken_of = {rule.variable for rule in (*WITHOUT_EFFECT, *BREAKS_THE_MODEL)} | {*INTEGERS}
@@ -243,7 +251,7 @@ def _unread(patient: Patient) -> Iterator[Observation]:
     folders = [location.folder for location in patient.target.locations.values()]
     for name in sorted(names - _mentioned(names, folders)):
         yield warning(
-            f"{name}={patient.host.variable(name)}",
+            f"{name}={_HIDDEN if _is_secret(name) else patient.host.variable(name)}",
             expected="unset",
             why="no source file of the installed releases has it: misspelt, or of another one",
             cure=f"unset {name}",

@@ -1139,6 +1139,15 @@ def test_a_variable_that_a_source_file_reads_is_not_dead(
     assert seen.status is OK
 
 
+@pytest.mark.parametrize("name", ["VLLM_MY_API_KEY", "VLLM_HUB_TOKEN"])
+def test_a_secret_stays_out_of_the_report(machine: Machine, see: See, name: str) -> None:
+    machine.environment[name] = "sesame"
+
+    (seen,) = see("dead-variables")
+
+    assert seen.found == f"{name}=(not shown)"
+
+
 def test_whether_a_variable_is_read_is_not_guessed_without_an_installation(
     machine: Machine, see: See
 ) -> None:

@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+set -euo pipefail
+
+KIT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+
+usage() {
+    cat <<'END'
+Start the server, in this container, with a profile whose every flag has a reason.
+
+usage: MODEL=/data/Step-3.7-Flash scripts/serve.sh [VLLM-OPTION...]
+
+  VLLM-OPTION  whatever follows is given to `vllm serve`, and wins over the profile
+
+  MODEL    the folder of the checkpoint
+  PROFILE  bf16-tp8, agent, expert-parallel, fp16-tp8, long-131072, long-262144,
+           or the path of a .yaml file (bf16-tp8)
+  HOST     where to listen (127.0.0.1; 0.0.0.0 is every address)
+  PORT     the port there  (8000)
+  API_KEY  what clients must send as a bearer token (none)
+  FORCE    1: start in spite of the problems that were found
+  DRY_RUN  1: print the command and start nothing
+  ROOT     a folder that holds vllm/ and vllm_ascend/, in place of those of the vllm command
+  IGNORE   names of checks of `kit doctor` to leave out, with spaces between them
+
+exit codes: 1 a problem was found and nothing was started, 2 usage, 3 refused and nothing was
+started, else those of `vllm serve`
+END
+}
+
+[[ ${1:-} != -h && ${1:-} != --help ]] || { usage && exit 0; }
+
+# CANN, the driver's libraries, jemalloc and a home folder: as in the image, by the same file.
+# Nothing of it is left to ~/.bashrc, and the checks below see what vLLM will see.
+if [[ -z ${STEP3P7_ENVIRONMENT_IS_SET:-} ]]; then
+    export STEP3P7_ENVIRONMENT_IS_SET=1
+    exec "$KIT/docker/entrypoint.sh" "$KIT/scripts/serve.sh" "$@"
+fi
+
+# One sentence of what is wrong, and one of what to do; 3 is the kit's code for "nothing was changed".
+refuse() {
+    printf 'serve.sh: %s; nothing was started.\nNext: %s\n' "$1" "$2" >&2
+    exit 3
+}
+
+MODEL=${MODEL:-}
+PROFILE=${PROFILE:-bf16-tp8}
+HOST=${HOST:-127.0.0.1}
+PORT=${PORT:-8000}
+[[ -n $MODEL ]] || refuse "MODEL is not set" "MODEL=/data/Step-3.7-Flash scripts/serve.sh"
+[[ $PORT =~ ^[0-9]{1,5}$ ]] || refuse "PORT is $PORT, which is no number of a port" "PORT=8000 scripts/serve.sh"
+command -v vllm >/dev/null || refuse "there is no vllm command on PATH" \
+    "run this inside the container of vllm-ascend v0.20.2rc1"
+
+file=$PROFILE
+[[ $PROFILE == */* || $PROFILE == *.y*ml ]] || file=$KIT/scripts/serving/profiles/$PROFILE.yaml
+
+# On standard error: standard output is the server's, and in a dry run the command's.
+look() {
+    local name options=()
+    for name in ${IGNORE:-}; do
+        options+=(--ignore "$name")
+    done
+    [[ -z ${ROOT:-} ]] || options+=(--root "$ROOT")
+    [[ -z ${API_KEY:-} ]] || options+=(--with-key)
+    "$KIT/scripts/kit" preflight --profile "$PROFILE" --host "$HOST" --port "$PORT" \
+        "${options[@]}" -- "$MODEL" "$@" >&2
+}
+
+status=0
+look "$@" || status=$?
+if ((status == 1)) && [[ ${FORCE:-} == 1 ]]; then
+    printf 'serve.sh: starting all the same, because of FORCE=1.\n' >&2
+elif ((status == 1)); then
+    printf 'serve.sh: nothing was started.\nNext: cure the first problem, or: FORCE=1 scripts/serve.sh\n' >&2
+    exit 1
+elif ((status != 0)); then
+    exit "$status"
+fi
+
+command=(vllm serve "$MODEL" --config "$file" --host "$HOST" --port "$PORT" "$@")
+if [[ ${DRY_RUN:-} == 1 ]]; then
+    [[ -z ${API_KEY:-} ]] || printf 'VLLM_API_KEY=... '
+    printf '%q ' "${command[@]}"
+    printf '\n'
+    exit 0
+fi
+# By the environment, so that the key is on no command line; and only now, so that no check can print it.
+[[ -z ${API_KEY:-} ]] || export VLLM_API_KEY=$API_KEY
+exec "${command[@]}"
