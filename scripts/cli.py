@@ -180,8 +180,8 @@ def _overlay(request: Request) -> Answer:
 
 
 def _doctor(request: Request) -> Answer:
-    from serving import doctor
-    from serving.host import Host
+    from serving.machine import doctor
+    from serving.machine.host import Host
 
     options = request.options
     if options.list:
@@ -209,7 +209,7 @@ def _doctor(request: Request) -> Answer:
 
 
 def _check_model(request: Request) -> Answer:
-    from serving import checkpoint
+    from serving.model import checkpoint
 
     found = checkpoint.check(request.options.folder, measure_reading=request.options.read_speed)
     code = ExitCode.NO if found.failed else ExitCode.OK
@@ -217,8 +217,9 @@ def _check_model(request: Request) -> Answer:
 
 
 def _plan(request: Request) -> Answer:
-    from serving import checkpoint, memory
-    from serving.plan_request import PlanRequest, VisionMode
+    from serving.capacity import memory
+    from serving.capacity.plan_request import PlanRequest, VisionMode
+    from serving.model import checkpoint
 
     options = request.options
     config = checkpoint.load_config(options.folder)
@@ -259,8 +260,8 @@ def _explain(request: Request) -> Answer:
 def _preflight(request: Request) -> Answer:
     import os
 
-    from serving import preflight, profiles
-    from serving.host import Host
+    from serving.machine.host import Host
+    from serving.start import preflight, profiles
 
     options = request.options
     start = preflight.Start(
@@ -281,7 +282,7 @@ def _preflight(request: Request) -> Answer:
 
 
 def _flags(request: Request) -> Answer:
-    from serving import flags
+    from serving.start import flags
 
     given = request.options.arguments
     if not given:
@@ -293,8 +294,8 @@ def _flags(request: Request) -> Answer:
 def _smoke(request: Request) -> Answer:
     import os
 
-    from serving import smoke
-    from serving.questions import Options
+    from serving.client import smoke
+    from serving.client.questions import Options
 
     options = request.options
     found = smoke.run(
@@ -313,9 +314,9 @@ def _smoke(request: Request) -> Answer:
 
 
 def _bench(request: Request) -> Answer:
-    from serving import bench, bench_server
-    from serving.bench_figures import GUIDE
-    from serving.host import Host
+    from serving.machine.host import Host
+    from serving.measure import bench, bench_server
+    from serving.measure.bench_figures import GUIDE
 
     options, host = request.options, Host()
     rows = tuple(dict.fromkeys(options.rows)) if options.rows else tuple(GUIDE)
@@ -352,7 +353,8 @@ def _about(request: Request) -> dict[str, str]:
 
 
 def _report(request: Request) -> Answer:
-    from serving import bench_picture, bench_report, bench_results, checkpoint
+    from serving.measure import bench_picture, bench_report, bench_results
+    from serving.model import checkpoint
 
     options = request.options
     first = bench_results.load_finished(options.results)
@@ -376,7 +378,7 @@ def _report(request: Request) -> Answer:
 
 
 def _fetch(request: Request) -> Answer:
-    from serving import fetch
+    from serving.download import fetch
 
     options = request.options
     wanted = fetch.FetchRequest(
@@ -468,7 +470,7 @@ def _plan_arguments(verb: argparse.ArgumentParser) -> None:
 
 
 def _width_and_height(text: str) -> tuple[int, int]:
-    from serving.plan_request import picture_size
+    from serving.capacity.plan_request import picture_size
 
     try:
         return picture_size(text)
@@ -538,7 +540,7 @@ def _tokens(text: str) -> int:
 
 
 def _row(text: str) -> Any:
-    from serving.bench_figures import parse_row
+    from serving.measure.bench_figures import parse_row
 
     try:
         return parse_row(text)

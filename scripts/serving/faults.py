@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from patchkit.errors import Refused
 
-from .reference import SHARED_MEMORY
+from .machine.reference import SHARED_MEMORY
 
 _BLOCK = 1 << 20
 """Bytes of a log that are looked at in one go, and at most as many again to finish the last line."""

@@ -7,9 +7,9 @@ import json
 import subprocess
 from pathlib import Path
 
-from serving.bench import BenchRequest, serve_command
-from serving.bench_figures import Row
-from serving.bench_server import Server
+from serving.measure.bench import BenchRequest, serve_command
+from serving.measure.bench_figures import Row
+from serving.measure.bench_server import Server
 
 PARSE = """
 import json, sys

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from patchkit.errors import KitError, Refused
-from serving import fetch
-from serving.fetch import FetchRequest, NotFetched
+from serving.download import fetch
+from serving.download.fetch import FetchRequest, NotFetched
 from target import hub as stand_in
 from target.hub import COMMIT, REPO, Hub
 from unit.serving.model_folders import ModelFolder

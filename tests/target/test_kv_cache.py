@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from serving import checkpoint, image_tokens, kv_cache, memory, model_config
+from serving.capacity import image_tokens, kv_cache, memory
+from serving.capacity.kv_cache import Layout
+from serving.capacity.plan_request import PlanRequest, VisionMode
 from serving.findings import Severity
-from serving.kv_cache import Layout
-from serving.plan_request import PlanRequest, VisionMode
+from serving.model import checkpoint, model_config
 from target.vllm_half_checkpoint import REMOTE_CODE, TINY, write_json, write_model, write_tokenizer
 from target.vllm_half_process import environment
 from unit.serving.model_folders import CODE_FILE, published_config

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from serving import profiles
-from serving.flags import TABLE, Evidence, Fate, Row
+from serving.start import profiles
+from serving.start.flags import TABLE, Evidence, Fate, Row
 
 FOLDER = Path(profiles.__file__).parent / "profiles"
 TIMEOUT_S = 180

@@ -10,8 +10,8 @@ import pytest
 from patchkit.errors import KitError
 from patchkit.manifest import Manifest
 from patchkit.target import Target
-from serving import doctor
-from serving.diagnosis import Observation
+from serving.machine import doctor
+from serving.machine.diagnosis import Observation
 from unit.serving import machines
 from unit.serving.machines import Machine, See
 

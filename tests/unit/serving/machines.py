@@ -18,8 +18,8 @@ import tree
 from patchkit import target
 from patchkit.manifest import Manifest
 from patchkit.target import Target
-from serving.diagnosis import Observation
-from serving.host import Host, Space
+from serving.machine.diagnosis import Observation
+from serving.machine.host import Host, Space
 
 See = Callable[..., list[Observation]]
 """What one check says about the machine as the test has left it (the fixture ``see``)."""

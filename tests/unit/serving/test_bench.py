@@ -18,10 +18,10 @@ import pytest
 
 import tree
 from patchkit.errors import KitError, Refused
-from serving import bench, bench_results, bench_server
-from serving.bench import BenchRequest, Report, State
-from serving.bench_figures import GUIDE, Row, parse_row
-from serving.host import Host
+from serving.machine.host import Host
+from serving.measure import bench, bench_results, bench_server
+from serving.measure.bench import BenchRequest, Report, State
+from serving.measure.bench_figures import GUIDE, Row, parse_row
 from unit.serving import fake_server
 from unit.serving.fake_server import Server, Vllm
 
@@ -158,9 +158,9 @@ def test_a_signal_ends_vllm_and_keeps_what_is_finished(server: Server, vllm: Vll
 import signal, sys
 sys.path.insert(0, {str(tree.PROJECT / "scripts")!r})
 from pathlib import Path
-from serving import bench
-from serving.bench_figures import Row
-from serving.host import Host
+from serving.measure import bench
+from serving.measure.bench_figures import Row
+from serving.machine.host import Host
 class Interrupted(BaseException): pass
 def interrupt(number, frame): raise Interrupted(signal.Signals(number).name)
 signal.signal(signal.SIGINT, interrupt)

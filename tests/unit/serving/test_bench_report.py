@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from patchkit.errors import KitError, Refused
-from serving import bench_drawing, bench_picture, bench_report, bench_results, checkpoint
-from serving.bench_figures import (
+from serving.measure import bench_drawing, bench_picture, bench_report, bench_results
+from serving.measure.bench_figures import (
     GUIDE,
     Doubt,
     Figures,
@@ -25,8 +25,9 @@ from serving.bench_figures import (
     limit,
     rate_of_one_request,
 )
-from serving.bench_report import Report
-from serving.bench_results import Results
+from serving.measure.bench_report import Report
+from serving.measure.bench_results import Results
+from serving.model import checkpoint
 from unit.serving.model_folders import CODE, CODE_FILE, published_config
 
 R1, R65536 = Row(1024, 1024, 20), Row(65536, 1024, 4)

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from patchkit.errors import Refused
-from serving import checkpoint
-from serving.checkpoint import Report
 from serving.findings import Finding, Severity
+from serving.model import checkpoint
+from serving.model.checkpoint import Report
 from unit.serving import model_folders
 from unit.serving.model_folders import (
     CODE,

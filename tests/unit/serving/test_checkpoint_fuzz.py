@@ -15,8 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from patchkit.errors import Refused
-from serving import checkpoint, memory
-from serving.plan_request import PlanRequest
+from serving.capacity import memory
+from serving.capacity.plan_request import PlanRequest
+from serving.model import checkpoint
 from unit.serving.model_folders import INDEX, ModelFolder, header, small_config, write_json
 
 FUZZED = [

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from serving import safetensors_header
 from serving.bounded import Unreadable
-from serving.safetensors_header import Empty, LfsPointer, Tensor, Truncated
+from serving.model import safetensors_header
+from serving.model.safetensors_header import Empty, LfsPointer, Tensor, Truncated
 from unit.serving.model_folders import header, write_shard
 
 TWO = {"a": ("BF16", (2, 3)), "b": ("F32", (4,))}

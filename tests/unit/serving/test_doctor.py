@@ -14,11 +14,13 @@ import tree
 from patchkit.errors import Refused, TargetNotFound
 from patchkit.manifest import Manifest
 from patchkit.target import Target
-from serving import doctor, memory, model_config, reference
-from serving.diagnosis import Status
-from serving.doctor import Examination
-from serving.host import Host, Space
-from serving.plan_request import PlanRequest
+from serving.capacity import memory
+from serving.capacity.plan_request import PlanRequest
+from serving.machine import doctor, reference
+from serving.machine.diagnosis import Status
+from serving.machine.doctor import Examination
+from serving.machine.host import Host, Space
+from serving.model import model_config
 from unit.serving import machines
 from unit.serving.machines import Machine
 from unit.serving.model_folders import published_config
@@ -380,7 +382,7 @@ class TestWhatTheReleaseReads:
         return b"\n".join(path.read_bytes() for path in sorted(folder.rglob("*.py")))
 
     def test_the_integer_variables_are_read_as_such(self) -> None:
-        from serving.checks.environment import INTEGERS
+        from serving.machine.checks.environment import INTEGERS
 
         envs = (REAL / "vllm-ascend" / "vllm_ascend" / "envs.py").read_text()
 

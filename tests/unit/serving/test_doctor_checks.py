@@ -14,9 +14,9 @@ import tree
 from patchkit.errors import TargetNotFound
 from patchkit.manifest import Manifest
 from patchkit.target import Target
-from serving import doctor
-from serving.diagnosis import Status
-from serving.host import Space
+from serving.machine import doctor
+from serving.machine.diagnosis import Status
+from serving.machine.host import Space
 from unit.serving import machines
 from unit.serving.machines import ATB, CANN, GIB, HAL, JEMALLOC, Machine, See
 

@@ -19,8 +19,9 @@ import pytest
 
 import tree
 from patchkit.errors import KitError, Refused
-from serving import fetch, fetch_program, reference
-from serving.fetch import FetchRequest, NotFetched, Source
+from serving.download import fetch, fetch_program
+from serving.download.fetch import FetchRequest, NotFetched, Source
+from serving.machine import reference
 from unit.serving.model_folders import ModelFolder
 
 COMMIT = "89abcdef" * 5
@@ -177,7 +178,7 @@ def test_a_signal_stops_the_library_too(libraries: Path, tmp_path: Path) -> None
         "import signal, sys\n"
         f"sys.path.insert(0, {str(tree.PROJECT / 'scripts')!r})\n"
         "from pathlib import Path\n"
-        "from serving import fetch\n"
+        "from serving.download import fetch\n"
         "class Interrupted(BaseException): pass\n"
         "def interrupt(number, frame): raise Interrupted(signal.Signals(number).name)\n"
         "signal.signal(signal.SIGTERM, interrupt)\n"

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving import arguments, flags
-from serving.arguments import Given
-from serving.flags import TABLE, Row, Verdict
+from serving.start import arguments, flags
+from serving.start.arguments import Given
+from serving.start.flags import TABLE, Row, Verdict
 
 
 def verdicts(*words: str) -> list[Verdict]:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from serving import processes, sockets
-from serving.host import Host
-from serving.sockets import Socket
+from serving.machine import processes, sockets
+from serving.machine.host import Host
+from serving.machine.sockets import Socket
 from unit.serving.machines import Machine
 
 

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from patchkit.errors import Refused
-from serving import chips, image_tokens, kv_cache, memory, model_config
-from serving.memory import Plan
-from serving.model_config import LayerKind, ModelConfig
-from serving.plan_request import PlanRequest, VisionMode, picture_size
+from serving.capacity import chips, image_tokens, kv_cache, memory
+from serving.capacity.memory import Plan
+from serving.capacity.plan_request import PlanRequest, VisionMode, picture_size
+from serving.model import model_config
+from serving.model.model_config import LayerKind, ModelConfig
 from unit.serving.model_folders import published_config, small_config
 
 GIB = 1 << 30

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from serving import config_source, model_config, weights
 from serving.findings import Finding, Severity
-from serving.model_config import LayerKind, ModelConfig, Reading
+from serving.model import config_source, model_config, weights
+from serving.model.model_config import LayerKind, ModelConfig, Reading
 from unit.serving.model_folders import CODE, published_config, small_config, tensors_of
 
 ENTRY = "Step3p7Config"

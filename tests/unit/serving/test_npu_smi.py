@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving import npu_smi
-from serving.npu_smi import Chip, Family, Process
+from serving.machine import npu_smi
+from serving.machine.npu_smi import Chip, Family, Process
 from unit.serving import machines
 
 

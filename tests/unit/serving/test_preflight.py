@@ -12,8 +12,8 @@ from patchkit import transaction
 from patchkit.errors import Refused
 from patchkit.manifest import Manifest
 from patchkit.target import Target
-from serving import preflight, profiles
-from serving.preflight import Preflight, Start
+from serving.start import preflight, profiles
+from serving.start.preflight import Preflight, Start
 from unit.serving.machines import Machine
 from unit.serving.model_folders import ModelFolder
 

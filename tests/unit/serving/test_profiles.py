@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import tree
 from patchkit.errors import Refused
-from serving import profiles
+from serving.start import profiles
 
 FOLDER = tree.PROJECT / "scripts" / "serving" / "profiles"
 

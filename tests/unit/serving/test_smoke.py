@@ -19,12 +19,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from patchkit.errors import Refused
-from serving import completion, exchange, picture, questions, smoke, vocabulary
-from serving.completion import Kind
-from serving.exchange import NoReply
+from serving.client import completion, exchange, picture, questions, smoke
+from serving.client.completion import Kind
+from serving.client.exchange import NoReply
+from serving.client.questions import Options
+from serving.client.smoke import Report
 from serving.findings import Severity
-from serving.questions import Options
-from serving.smoke import Report
+from serving.model import vocabulary
 from unit.serving import fake_chat
 from unit.serving.fake_chat import Fake, good_chat, reply, serving, stream
 
