@@ -24,6 +24,7 @@ def members() -> Iterator[tuple[str, Path]]:
     scripts = PROJECT / "scripts"
     yield "__main__.py", scripts / "kit"
     yield "cli.py", scripts / "cli.py"
+    yield from below(scripts / "commands", scripts)
     yield from below(scripts / "patchkit", scripts)
     yield from below(scripts / "serving", scripts)
     yield from below(PROJECT / "patches", PROJECT)

@@ -17,7 +17,7 @@ mapfile -t dockerfiles < <(git ls-files --cached --others --exclude-standard '*D
 
 check 'ruff format' ruff format --quiet --check .
 check 'ruff' ruff check --quiet .
-check 'mypy --strict, what runs in the container' mypy scripts/cli.py scripts/patchkit scripts/serving
+check 'mypy --strict, what runs in the container' mypy scripts/cli.py scripts/commands scripts/serving scripts/patchkit
 check 'mypy --strict, the tools and tests' mypy scripts/sandbox.py scripts/build_pyz.py tests
 check 'shellcheck' shellcheck "${shell_files[@]}"
 if ((${#dockerfiles[@]})); then

@@ -24,6 +24,7 @@ import pytest
 
 import cli
 import tree
+from commands import request
 from patchkit import report
 from patchkit.errors import ExitCode
 
@@ -255,7 +256,7 @@ def test_a_signal_that_comes_when_all_is_done_is_not_reported_as_nothing_done(
     bundle: Path, root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Between the last rename and the report: the disk is asked, not the clock."""
-    monkeypatch.setattr(cli, "bundle", lambda: bundle)
+    monkeypatch.setattr(request, "bundle", lambda: bundle)
     monkeypatch.setattr(report, "changed", lambda _: os.kill(os.getpid(), signal.SIGTERM))
     handlers = {number: signal.getsignal(number) for number in cli._STOPPING}
     try:
