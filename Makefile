@@ -10,6 +10,7 @@ KIT = $(PYTHON) -I -S scripts/kit
 CACHE ?= .cache
 TOOLS := build/tools
 IMAGE_TOOLS := build/image
+DRAW := build/report
 SANDBOX := build/sandbox
 SANDBOX_PYTHON := $(SANDBOX)/venv/bin/python
 
@@ -57,23 +58,26 @@ image: ## the patched image (BASE_IMAGE=, IMAGE=, BUILDER=), with docker, podman
 
 # --- For a machine without an NPU (needs a network):
 
-.PHONY: demo sandbox test test-unit test-target test-image lint bench lock clean
+.PHONY: demo sandbox test test-unit test-target test-e2e test-image lint bench lock clean
 demo: sandbox ## the whole job on the real packages, in a sandbox
 	@PATH="$(CURDIR)/$(SANDBOX)/venv/bin:$$PATH" scripts/demo.sh
 
 sandbox: ## the real vLLM 0.20.2 and vllm-ascend 0.20.2rc1 below build/
 	@$(PYTHON) scripts/sandbox.py $(SANDBOX) $(CACHE)
 
-test: lint test-unit test-target ## all tests that need no NPU
+test: lint test-unit test-target test-e2e ## all tests that need no NPU
 
 lint: $(TOOLS)/complete ## ruff, mypy, shellcheck, hadolint
 	@PATH="$(CURDIR)/$(TOOLS)/bin:$$PATH" scripts/lint.sh
 
-test-unit: $(TOOLS)/complete ## the engine alone: no real package, no network
-	@$(TOOLS)/bin/pytest tests/unit
+test-unit: $(TOOLS)/complete $(DRAW)/complete ## the kit alone, without the real packages
+	@KIT_DRAW_PYTHON='$(CURDIR)/$(DRAW)/bin/python' $(TOOLS)/bin/pytest tests/unit
 
 test-target: sandbox ## on the real packages
 	@$(SANDBOX_PYTHON) -m pytest tests/target
+
+test-e2e: sandbox $(DRAW)/complete ## real servers with a tiny Step-3.7
+	@KIT_DRAW_PYTHON='$(CURDIR)/$(DRAW)/bin/python' $(SANDBOX_PYTHON) -m pytest tests/e2e
 
 test-image: $(IMAGE_TOOLS)/complete ## build and run the image on a stand-in base (root, buildah, debootstrap)
 	@KIT_CACHE='$(abspath $(CACHE))' $(IMAGE_TOOLS)/bin/python -m pytest tests/image

@@ -19,3 +19,6 @@ show scripts/kit apply
 show scripts/kit revert
 show git -C build/sandbox/vllm-workspace/vllm status --short
 show scripts/kit apply
+
+printf '\n\033[1mA server, on two CPU cores\033[0m\n'
+PYTHONPATH=tests build/sandbox/venv/bin/python -m e2e.tour build/demo

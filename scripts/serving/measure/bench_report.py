@@ -158,7 +158,8 @@ def _throughput(results: Results, ceiling_of: Mapping[Row, float]) -> list[str]:
         "The ceiling is what the memory bandwidth lets a card decode, the roofline of `kit plan`: a "
         "reference, not a forecast."
         if ceiling_of
-        else "No ceiling: it needs the model's folder (`--model DIR`) and the chip (`--chip 910B3`)."
+        else "No ceiling: it needs the model's folder (`--model DIR`), the chip (`--chip 910B3`), and a "
+        "model whose heads divide over the cards."
     )
     return ["## Output tokens a second and card", _table(head, rows), remark]
 

@@ -465,7 +465,7 @@ def table() -> str:
 
 def _coded(title: str) -> str:
     """Flags in a title as code."""
-    return re.sub(r"--[a-z-]+", lambda match: f"`{match[0]}`", title)
+    return re.sub(r"--[a-z0-9-]+", lambda match: f"`{match[0]}`", title)
 
 
 def as_json(advice: Sequence[Advice]) -> list[dict[str, Any]]:

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What vLLM 0.20.2 says of a checkpoint with a tensor too many or too few, and what the kit says.
+
+Where vLLM is silent it serves a model with numbers that nobody wrote, so there the kit has to be loud.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from e2e.folders import Damage, Tensors, damaged
+from target.conftest import PROJECT, TIMEOUT_S
+from tiny.conversations import ask
+from tiny.engine import Question
+from tiny.engine_process import EngineFailed, ask_engine
+from tiny.launch import environment
+
+QUESTION = {"text": Question(ask("你好"), tokens=1)}
+MOE = "model.layers.3.moe."
+
+
+@dataclass(frozen=True)
+class Silence:
+    """``said``: what the kit must say. ``lacking``: the parameters that vLLM leaves unfilled."""
+
+    damage: Damage
+    said: str
+    lacking: tuple[str, ...]
+
+
+def drop(name: str) -> Damage:
+    return lambda tensors: tensors.pop(name)
+
+
+def add(name: str) -> Damage:
+    return lambda tensors: tensors.update({name: torch.ones(4, 4)})
+
+
+def unpack_all_but_one_expert(tensors: Tensors) -> None:
+    """The other published way to hold experts, each by itself; the last is not there."""
+    for part in ("gate_proj", "up_proj", "down_proj"):
+        packed = tensors.pop(f"{MOE}{part}.weight")
+        for expert, weight in enumerate(packed[:-1]):
+            tensors[f"{MOE}experts.{expert}.{part}.weight"] = weight.clone()
+
+
+def drop_one_expert(tensors: Tensors) -> None:
+    for part in ("gate_proj", "up_proj", "down_proj"):
+        tensors[f"{MOE}{part}.weight"] = tensors[f"{MOE}{part}.weight"][:-1].clone()
+
+
+SILENT = {
+    "a text tensor too many": Silence(
+        add("model.layers.0.self_attn.extra.weight"), "model.layers.0.self_attn.extra.weight", ()
+    ),
+    "no q_proj": Silence(
+        drop("model.layers.1.self_attn.q_proj.weight"),
+        "model.layers.1.self_attn.q_proj.weight",
+        ("layers.1.self_attn.qkv_proj.weight",),
+    ),
+    "no moe.up_proj": Silence(
+        drop(f"{MOE}up_proj.weight"), f"{MOE}up_proj.weight", ("layers.3.moe.experts.w13_weight",)
+    ),
+    "one unpacked expert missing": Silence(
+        unpack_all_but_one_expert,
+        "the experts are named one by one; vLLM reads that too, but whether all are there was not checked",
+        ("layers.3.moe.experts.w13_weight", "layers.3.moe.experts.w2_weight"),
+    ),
+}
+LOUD = {
+    "a vision tensor too many": (add("vision_model.extra.weight"), "no module or parameter named"),
+    "a top-level tensor too many": (add("extra.weight"), "no module or parameter named"),
+    "no vision tensor": (drop("vision_model.conv1.weight"), "not initialized from checkpoint"),
+    "one packed expert missing": (drop_one_expert, "assert loaded_weight.shape\\[0\\] == moe_expert_num"),
+}
+
+
+@pytest.mark.parametrize("name", SILENT)
+def test_vllm_serves_it_without_a_word_and_the_kit_does_not(
+    sandbox_python: Path, patched_root: Path, flat_model: Path, tmp_path: Path, name: str
+) -> None:
+    fault = SILENT[name]
+    model = damaged(flat_model, tmp_path / "model", fault.damage)
+
+    found = ask_engine(sandbox_python, environment(tmp_path, patched_root), model, QUESTION, tmp_path / "run")
+    checked = check_model(model)
+
+    unfilled = [name for name, value in found.parameters.items() if bool(value.isnan().any())]
+    assert unfilled == [f"language_model.model.{parameter}" for parameter in fault.lacking]
+    assert fault.said not in (tmp_path / "run" / "log").read_text("utf-8")
+    assert fault.said in checked.stdout
+
+
+@pytest.mark.parametrize("name", LOUD)
+def test_vllm_refuses_it(
+    sandbox_python: Path, patched_root: Path, flat_model: Path, tmp_path: Path, name: str
+) -> None:
+    damage, message = LOUD[name]
+    model = damaged(flat_model, tmp_path / "model", damage)
+    settings = environment(tmp_path, patched_root)
+
+    with pytest.raises(EngineFailed, match=message):
+        ask_engine(sandbox_python, settings, model, QUESTION, tmp_path / "run")
+
+    assert check_model(model).returncode != 0
+
+
+def check_model(model: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(PROJECT / "scripts" / "kit"), "check-model", str(model)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
