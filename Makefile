@@ -65,7 +65,7 @@ demo: sandbox ## the whole job on the real packages, in a sandbox
 sandbox: ## the real vLLM 0.20.2 and vllm-ascend 0.20.2rc1 below build/
 	@$(PYTHON) scripts/sandbox.py $(SANDBOX) $(CACHE)
 
-test: lint test-unit test-target test-e2e ## all tests that need no NPU
+test: lint sandbox test-unit test-target test-e2e ## all tests that need no NPU
 
 lint: $(TOOLS)/complete ## ruff, mypy, shellcheck, hadolint
 	@PATH="$(CURDIR)/$(TOOLS)/bin:$$PATH" scripts/lint.sh
