@@ -20,7 +20,7 @@ TARGET_OPTIONS = $(if $(ROOT),--root '$(ROOT)') $(if $(TARGET_PYTHON),--python '
 .PHONY: help
 help: ## this list
 	@echo 'In the container:'
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2} /^# ---/ {print ""; print substr($$0, 7)}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2} /^# ---/ {print ""; print substr($$0, 7)}' $(MAKEFILE_LIST)
 
 .PHONY: status apply verify diff revert overlay doctor serve dist
 status: ## what is installed: pristine, applied, partial, drifted, unsupported or native

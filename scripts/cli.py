@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 import signal
 import sys
@@ -65,14 +66,27 @@ def main(arguments: Sequence[str], kit: str) -> int:
     except KitError as error:
         next_step = error.next_step.replace("{kit}", kit).replace("{again}", again)
         return _fail(error, next_step, options.json)
-    if options.json:
-        print(json.dumps({"verb": options.verb, "exit_code": answer.exit_code} | answer.data, indent=2))
-        return answer.exit_code
-    sys.stdout.buffer.write(answer.raw)
-    print(answer.text, end="\n" if answer.text else "")
-    if answer.next_step:
-        print(f"\nNext: {answer.next_step}")
+    _tell(answer, options)
     return answer.exit_code
+
+
+def _tell(answer: Answer, options: argparse.Namespace) -> None:
+    """Print the answer. What was done is done, and the exit code says so, whether or not that can be read."""
+    try:
+        if options.json:
+            print(json.dumps({"verb": options.verb, "exit_code": answer.exit_code} | answer.data, indent=2))
+        else:
+            sys.stdout.buffer.write(answer.raw)
+            print(answer.text, end="\n" if answer.text else "")
+            print(
+                f"\nNext: {answer.next_step}" if answer.next_step else "",
+                end="\n" if answer.next_step else "",
+            )
+        sys.stdout.flush()
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError):  # kit status | head is no fault
+            print(f"kit: the answer could not be written ({error.strerror})", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _run(options: argparse.Namespace, kit: str) -> Answer:
@@ -85,7 +99,7 @@ def _run(options: argparse.Namespace, kit: str) -> Answer:
     except OSError as error:
         # Every failure while files are being replaced is handled where it happens.
         raise Refused(
-            f"{error.filename or 'a file'} failed ({error.strerror})", "remove the cause: {again}"
+            f"{error.filename or 'a file'} failed ({error.strerror})", "{again}    # when the cause is gone"
         ) from error
 
 
@@ -99,7 +113,7 @@ def _interrupted(request: Request, signal_name: str) -> Answer:
         if found.state is goal:
             sentence = f"interrupted by {signal_name}, when nothing was left to do. {report.summary(found)}"
             return Answer(sentence, report.status_json(found))
-    raise PutBack(f"interrupted by {signal_name}", "to try again, type: {again}")
+    raise PutBack(f"interrupted by {signal_name}", "{again}")
 
 
 def _fail(error: KitError, next_step: str, as_json: bool) -> int:
@@ -127,6 +141,8 @@ def _interrupt(number: int, _frame: FrameType | None) -> NoReturn:
 
 
 def _be_printable() -> None:
-    """Print any path in any locale, rather than die of it."""
+    """Print any path in any locale, and into a closed stream too, rather than die of it."""
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115, PTH123 - for the rest of the run
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115, PTH123
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -127,14 +128,14 @@ def _smoke_arguments(verb: argparse.ArgumentParser) -> None:
 
 
 def _seconds(text: str) -> float:
-    found = float(text)
+    found = float(text) if re.fullmatch(r"[0-9.]+", text) and text.count(".") < 2 else -1.0
     if not 0 <= found <= 86400:
         raise argparse.ArgumentTypeError(f"expected seconds from 0 to 86400, got {text!r}")
     return found
 
 
 def _tokens(text: str) -> int:
-    found = int(text)
+    found = int(text) if text.isdecimal() else 0
     if not 1 <= found <= 262144:
         raise argparse.ArgumentTypeError(f"expected 1 to 262144, got {text!r}")
     return found

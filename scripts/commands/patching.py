@@ -45,7 +45,12 @@ def _apply(request: Request) -> Answer:
     if outcome.before.state is SetState.NATIVE:
         sentence, next_step = report.summary(outcome.after) + " Nothing was changed.", ""
     elif outcome.changes:
-        sentence = f"applied: {len(outcome.changes)} of {total} files written, each read back and hashed."
+        written = f"{len(outcome.changes)} of {total} files written, each read back and hashed"
+        sentence = (
+            f"applied: {written}."
+            if len(outcome.changes) == total
+            else f"applied: {written}; the others were there already."
+        )
         next_step = request.command("verify")
     else:
         sentence = f"already applied: all {total} files have the expected hashes. Nothing was changed."
@@ -59,7 +64,8 @@ def _revert(request: Request) -> Answer:
     if outcome.before.state is SetState.NATIVE:
         sentence = report.summary(outcome.after) + " Nothing was changed."
     elif outcome.changes:
-        sentence = f"reverted: {len(outcome.changes)} of {total} files are again as upstream published them."
+        undone = f"reverted: {len(outcome.changes)} of {total} files are again as upstream published them"
+        sentence = f"{undone}." if len(outcome.changes) == total else f"{undone}; the others were so already."
     else:
         sentence = f"already pristine: none of the {total} files was applied. Nothing was changed."
     return _of_outcome(outcome, sentence, "")

@@ -75,11 +75,19 @@ def bundle() -> Folder:
     return zipfile.Path(archive)
 
 
+def _interpreter(text: str) -> Path:
+    """A path as the user's shell would take it: with a slash from here, without one from PATH."""
+    import os
+    import shutil
+
+    return Path(os.path.abspath(text) if "/" in text else shutil.which(text) or text)  # noqa: PTH100
+
+
 def target_arguments(verb: argparse.ArgumentParser) -> None:
     where = verb.add_mutually_exclusive_group()
     where.add_argument(
         "--python",
-        type=Path,
+        type=_interpreter,
         metavar="PATH",
         help="the interpreter whose packages are meant (default: that of the vllm command, or python3)",
     )

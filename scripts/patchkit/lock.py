@@ -22,7 +22,7 @@ def held(folder: Path) -> Iterator[None]:
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
-        raise Refused(f"{folder} cannot be opened ({error.strerror})", "as root, type: {again}") from error
+        raise Refused(f"{folder} cannot be opened ({error.strerror})", "{again}    # as root") from error
     try:
         _wait(descriptor, folder)
         yield
@@ -40,7 +40,7 @@ def _wait(descriptor: int, folder: Path) -> None:
             if time.monotonic() >= deadline:
                 raise Refused(
                     f"another run of the kit holds {folder}: {_holder(descriptor)}",
-                    "wait for it to end, then type: {again}",
+                    "{again}    # when that has ended",
                 ) from None
             time.sleep(_POLL_S)
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
@@ -154,12 +155,14 @@ def _read(path: Path) -> bytes | None:
         if not path.is_file():
             if not path.exists():
                 return None
-            raise Refused(f"{path} is not a regular file", "reinstall the package")
+            raise Refused(
+                f"{path} is not a regular file", f"mv {shlex.quote(str(path))} /tmp/    # out of the way"
+            )
         if path.stat().st_size > MAX_SOURCE_BYTES:
             raise Refused(f"{path} is larger than any source file", "reinstall the package")
         return path.read_bytes()
     except OSError as error:
-        raise Refused(f"{path} cannot be read ({error.strerror})", "as root, type: {again}") from error
+        raise Refused(f"{path} cannot be read ({error.strerror})", "{again}    # as root") from error
 
 
 def _holds(sentinel: Sentinel, target: Target) -> bool:
@@ -250,12 +253,11 @@ def explain_drift(status: FileStatus) -> Drift:
         return Drift(f"the same text as the {state.value} file, with other line ends ({found})")
     if file.diff is None:
         return Drift("another file of that name, not the kit's")
-    present, added = _added_lines(file.diff, text)
-    if present:
-        return Drift(f"edited by hand: {present} of the {added} lines that the patch adds are there")
     try:
         file.diff.apply(text)
     except Mismatch as mismatch:
+        if mismatch.found in _added_lines(file.diff):
+            return Drift(f"edited by hand: line {mismatch.line} is already as the patch makes it")
         return Drift(
             f"line {mismatch.line}: expected {_show(mismatch.expected)}, found {_show(mismatch.found)}"
         )
@@ -267,16 +269,8 @@ def _state_with_other_line_ends(file: TargetFile, text: bytes) -> FileState | No
     return state if state in {FileState.PRISTINE, FileState.APPLIED} else None
 
 
-def _added_lines(diff: UnifiedDiff, text: bytes) -> tuple[int, int]:
-    """How many of the telling lines that the diff adds stand in the text, and how many there are."""
-    have = {line.strip() for line in text.split(b"\n")}
-    added = [
-        line.strip()
-        for hunk in diff.hunks
-        for line in hunk.new
-        if line not in hunk.old and len(line.strip()) > len("return x")
-    ]
-    return sum(line in have for line in added), len(added)
+def _added_lines(diff: UnifiedDiff) -> set[bytes]:
+    return {line for hunk in diff.hunks for line in hunk.new if line not in hunk.old}
 
 
 def _show(line: bytes | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import stat
 import sys
 from collections.abc import Iterable, Mapping
@@ -16,7 +17,7 @@ from .errors import BundleDamaged, Refused, TargetNotFound
 from .manifest import Manifest
 
 _LOCATE_TIMEOUT_S = 60
-_NAME_PYTHON = "name the interpreter that runs vllm: {kit} status --python PATH"
+_NAME_PYTHON = "{kit} status --python PATH    # of the interpreter that runs vllm"
 _VERSION = re.compile(r"""^__version__\s*=\s*(?:version\s*=\s*)?['"]([^'"]+)['"]""", re.MULTILINE)
 _SH_TRAMPOLINE = re.compile(rb"""^'''exec' "?([^"\n]+?)"? "\$0" "\$@"$""", re.MULTILINE)
 
@@ -173,7 +174,7 @@ def _imported(name: str, found: Mapping[str, Any], interpreter: Path) -> Locatio
         raise TargetNotFound(
             f"for {interpreter} the name {name} means the plain folder {found['namespace'][0]} "
             "(a namespace package, not an installed one), which PYTHONPATH brings in",
-            "type: unset PYTHONPATH; {again}",
+            "unset PYTHONPATH; {again}",
         )
     origin = found["origin"]
     if origin is None or not origin.endswith("__init__.py"):
@@ -214,20 +215,27 @@ def require_inside(target: Target, paths: Iterable[PurePosixPath]) -> None:
                 break
             except OSError as error:
                 raise Refused(
-                    f"{folder} cannot be read ({error.strerror})", "as root, type: {again}"
+                    f"{folder} cannot be read ({error.strerror})", "{again}    # as root"
                 ) from error
             if stat.S_ISLNK(mode):
                 raise Refused(
                     f"{folder} is a symlink to {folder.readlink()}, and the kit writes to no "
                     "file that may belong to something else",
-                    f"replace the link by the file it points to: cp --remove-destination "
-                    f"$(readlink -f {folder}) {folder}",
+                    _instead_of_link(folder),
                 )
         if not target.file(path).parent.is_dir():
             raise Refused(
                 f"the folder {target.file(path).parent} does not exist, so this is not a whole installation",
                 "reinstall the package, or start from a fresh container",
             )
+
+
+def _instead_of_link(link: Path) -> str:
+    """The command that puts a file of its own in the place of a symlink."""
+    name = shlex.quote(str(link))
+    if not link.exists():
+        return f"rm {name}    # it points nowhere"
+    return f"cp -r --remove-destination {shlex.quote(str(link.resolve()))} {name}"
 
 
 def mount_points() -> frozenset[Path]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shlex
 import signal
 import stat
 from collections.abc import Iterable, Iterator, Sequence
@@ -130,9 +131,9 @@ def _drifted(status: SetStatus) -> tuple[str, str]:
     first = bad[0]
     checkout = status.target.locations[first.file.package].checkout
     if first.file.before is None:
-        cure = f"move it away: mv {first.path} /tmp/"
+        cure = f"mv {shlex.quote(str(first.path))} /tmp/    # out of the way"
     elif checkout is not None:
-        cure = f"restore it: git -C {checkout} checkout -- {first.file.path}"
+        cure = f"git -C {shlex.quote(str(checkout))} checkout -- {first.file.path}"
     else:
         package = status.manifest.package(first.file.package)
         cure = f"reinstall {package.name} {package.supported[0]}, or start from a fresh container"
@@ -241,15 +242,18 @@ def _keep_attributes(descriptor: int, original: Path) -> None:
 
 def _why_not_staged(error: OSError, folder: Path) -> tuple[str, str]:
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        return f"there is no room left in {folder} ({error.strerror})", f"free some room: df -h {folder}"
+        return (
+            f"there is no room left in {folder} ({error.strerror})",
+            f"df -h {shlex.quote(str(folder))}    # free some room",
+        )
     if error.errno == errno.EROFS:
         return f"{folder} is on a read-only file system", "start the container without --read-only"
     if error.errno in {errno.EACCES, errno.EPERM}:
         return (
             f"{folder} cannot be written to as user {os.geteuid()} ({error.strerror})",
-            "as root, type: {again}",
+            "{again}    # as root",
         )
-    return f"writing in {folder} failed ({error.strerror})", "look at the last lines of: dmesg"
+    return f"writing in {folder} failed ({error.strerror})", "dmesg | tail"
 
 
 def _replace(path: Path, new: Path | None) -> None:
@@ -284,8 +288,8 @@ def _put_back(done: Sequence[_Staged], cause: Exception) -> None:
             failed.append(str(item.change.path))
     reason = _reason(cause)
     if failed:
-        raise NotPutBack(reason, "remove the cause, then type: {kit} status", tuple(failed)) from cause
-    raise PutBack(reason, "remove the cause, then type: {again}") from cause
+        raise NotPutBack(reason, "{kit} status    # when the cause is gone", tuple(failed)) from cause
+    raise PutBack(reason, "{again}    # when the cause is gone") from cause
 
 
 def _content_or_none(path: Path) -> bytes | None:

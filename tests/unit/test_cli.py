@@ -201,6 +201,53 @@ def test_a_reader_that_goes_away_is_no_error(kit: tree.Kit, root: Path) -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize("redirect", [">/dev/full", ">&-", "2>&- >&-"])
+@pytest.mark.parametrize("verb", ["status", "diff", "status --json", "apply"])
+def test_an_answer_that_cannot_be_written_is_no_traceback(
+    kit: tree.Kit, root: Path, verb: str, redirect: str
+) -> None:
+    command = f"'{sys.executable}' '{kit.folder}/scripts/kit' {verb} --root '{root}' {redirect}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert "Traceback" not in done.stderr
+    assert done.returncode == (1 if verb.startswith("status") else 0)
+    assert set(tree.states(root).values()) == {"applied" if verb == "apply" else "pristine"}
+
+
+@pytest.mark.parametrize("absent", ["patchkit/state.py", "cli.py", "commands"])
+def test_an_incomplete_copy_of_the_kit_is_one_sentence(
+    kit: tree.Kit, root: Path, tmp_path: Path, absent: str
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(kit.folder, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    gone = copy / "scripts" / absent
+    shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
+    run = tree.Kit(copy)("apply", "--root", root)
+    assert run.code == 3
+    assert run.err.startswith("kit: a file of the kit itself is absent (")
+    assert "Traceback" not in run.err
+
+
+def test_an_interpreter_is_named_as_a_shell_would_take_it(kit: tree.Kit, tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
+    site = next((tmp_path / "venv" / "lib").glob("python3.*")) / "site-packages"
+    tree.write_packages(site)
+    bin_folder = tmp_path / "venv" / "bin"
+    for cwd, name in ((tmp_path, "venv/bin/python"), (bin_folder, "./python"), (tmp_path, "python")):
+        env = {"PATH": f"{bin_folder}:{os.environ['PATH']}"}
+        run = kit("status", "--python", name, cwd=cwd, env=env)
+        assert f"{site}/vllm" in run.out, (name, run.err)
+
+
+def test_a_kit_below_a_path_with_a_space_can_be_typed_again(
+    kit: tree.Kit, root: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "my kit"
+    shutil.copytree(kit.folder, copy)
+    [command] = re.findall(r"^Next: (.*)$", tree.Kit(copy)("status", "--root", root).out, re.MULTILINE)
+    subprocess.run(command, shell=True, check=True, stdout=subprocess.DEVNULL)
+    assert set(tree.states(root).values()) == {"applied"}
+
+
 def test_a_python_that_is_too_old_is_told_so(kit: tree.Kit) -> None:
     """No old Python is at hand, so a new one says that it is old."""
     program = (

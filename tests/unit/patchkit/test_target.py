@@ -110,7 +110,7 @@ def test_a_namespace_shadow_is_refused_by_name(
         TargetNotFound, match=rf"plain folder {checkouts[0]} .*namespace package.*PYTHONPATH"
     ) as caught:
         target.of_interpreter(small_set, python)
-    assert caught.value.next_step == "type: unset PYTHONPATH; {again}"
+    assert caught.value.next_step == "unset PYTHONPATH; {again}"
 
 
 def test_of_two_copies_only_the_imported_one_changes_and_the_other_is_listed(
