@@ -7,6 +7,12 @@
 #   BUILDER     docker, podman or buildah   (the first of them that works here)
 set -euo pipefail
 
+if (($#)); then # it takes variables, no arguments
+    sed -n '3,7s/^# //p' "${BASH_SOURCE[0]}"
+    [[ $1 == -h || $1 == --help ]] && exit 0
+    exit 2
+fi
+
 KIT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # shellcheck source=docker/engine.sh
 source "$KIT/docker/engine.sh"

@@ -67,15 +67,24 @@ look() {
         "${options[@]}" -- "$MODEL" "$@" >&2
 }
 
+# This very call, as it can be typed again; the key is left to whoever types it.
+again() {
+    local name
+    for name in MODEL PROFILE HOST PORT ROOT IGNORE; do
+        [[ -z ${!name:-} ]] || printf '%s=%q ' "$name" "${!name}"
+    done
+    printf '%q ' "$KIT/scripts/serve.sh" "$@"
+}
+
 status=0
 look "$@" || status=$?
-if ((status == 1)) && [[ ${FORCE:-} == 1 ]]; then
+((status <= 1)) || exit "$status"
+if ((status == 1)) && [[ ${DRY_RUN:-} != 1 ]]; then
+    if [[ ${FORCE:-} != 1 ]]; then
+        printf 'serve.sh: nothing was started.\nNext: FORCE=1 %s    # or cure the first problem\n' "$(again "$@")" >&2
+        exit 1
+    fi
     printf 'serve.sh: starting all the same, because of FORCE=1.\n' >&2
-elif ((status == 1)); then
-    printf 'serve.sh: nothing was started.\nNext: cure the first problem, or: FORCE=1 scripts/serve.sh\n' >&2
-    exit 1
-elif ((status != 0)); then
-    exit "$status"
 fi
 
 command=(vllm serve "$MODEL" --config "$file" --host "$HOST" --port "$PORT" "$@")
