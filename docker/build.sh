@@ -56,7 +56,7 @@ options=(
     --tag "$IMAGE"
     --build-arg "BASE_IMAGE=$BASE_IMAGE"
     --build-arg "BASE_DIGEST=$(base_digest)"
-    --build-arg "KIT_VERSION=$(sed -n 's/^VERSION = "\(.*\)"$/\1/p' "$KIT/scripts/cli.py")"
+    --build-arg "KIT_VERSION=$(sed -n 's/^VERSION = "\(.*\)"$/\1/p' "$KIT/scripts/commands/request.py")"
     --build-arg "KIT_SET=$SET"
     --build-arg "MANIFEST_SHA256=$(sha256sum "$KIT/patches/$SET/manifest.toml" | cut -d ' ' -f 1)"
     --build-arg "REVISION=$(git -C "$KIT" rev-parse --verify --quiet HEAD 2>/dev/null || echo unknown)"

@@ -11,7 +11,6 @@ import signal
 import sys
 from collections.abc import Sequence
 from types import FrameType
-from typing import NoReturn
 
 from commands import asking, patching, starting
 from commands.request import VERSION, Answer, Request
@@ -86,7 +85,7 @@ def _tell(answer: Answer, options: argparse.Namespace) -> None:
     except OSError as error:
         if not isinstance(error, BrokenPipeError):  # kit status | head is no fault
             print(f"kit: the answer could not be written ({error.strerror})", file=sys.stderr)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        _give_up_on_output()
 
 
 def _run(options: argparse.Namespace, kit: str) -> Answer:
@@ -94,19 +93,21 @@ def _run(options: argparse.Namespace, kit: str) -> Answer:
     request = Request(options, kit)
     try:
         return VERBS[options.verb].run(request)
-    except _Interrupted as signal_name:
-        return _interrupted(request, str(signal_name))
+    except _Interrupted as interruption:
+        if isinstance(interruption.__context__, KitError):
+            raise interruption.__context__ from None  # it came while the run was already failing
+        return _interrupted(request, str(interruption))
     except OSError as error:
         # Every failure while files are being replaced is handled where it happens.
         raise Refused(
             f"{error.filename or 'a file'} failed ({error.strerror})", "{again}    # when the cause is gone"
         ) from error
+    finally:
+        _pass_over_signals()  # what is left is to print the answer
 
 
 def _interrupted(request: Request, signal_name: str) -> Answer:
     """What a signal left: nothing, or the whole job where it came a moment too late. The disk tells."""
-    for number in _STOPPING:
-        signal.signal(number, signal.SIG_IGN)
     goal = {"apply": SetState.APPLIED, "revert": SetState.PRISTINE}.get(request.options.verb)
     if goal is not None:
         found = state.inspect(request.manifest, request.target)
@@ -117,11 +118,22 @@ def _interrupted(request: Request, signal_name: str) -> Answer:
 
 
 def _fail(error: KitError, next_step: str, as_json: bool) -> int:
-    if as_json:
-        print(json.dumps({"exit_code": error.exit_code} | report.error_json(error, next_step), indent=2))
-    else:
-        print(f"kit: {error}\nNext: {next_step}", file=sys.stderr)
+    try:
+        if as_json:
+            print(json.dumps({"exit_code": error.exit_code} | report.error_json(error, next_step), indent=2))
+        else:
+            print(f"kit: {error}\nNext: {next_step}", file=sys.stderr)
+        sys.stdout.flush()
+    except OSError:
+        _give_up_on_output()
     return error.exit_code
+
+
+def _give_up_on_output() -> None:
+    """The reader is gone, or the disk behind it is full: Python must not stumble over that at its end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
 
 
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -133,10 +145,25 @@ class _Interrupted(BaseException):
 
 def _stop_cleanly_on_signals() -> None:
     for number in _STOPPING:
-        signal.signal(number, _interrupt)
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+            signal.signal(number, _interrupt)
 
 
-def _interrupt(number: int, _frame: FrameType | None) -> NoReturn:
+def _pass_over_signals() -> None:
+    # Not SIG_IGN: Python complains of a signal that came a moment before it was ignored.
+    for number in _STOPPING:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _pass_over)
+
+
+def _pass_over(_number: int, _frame: FrameType | None) -> None:
+    """One is enough: a second must not break into the tidying up, nor into the answer."""
+
+
+def _interrupt(number: int, _frame: FrameType | None) -> None:
+    if signal.getsignal(number) is _pass_over:
+        return  # it came together with another one
+    _pass_over_signals()
     raise _Interrupted(signal.Signals(number).name)
 
 

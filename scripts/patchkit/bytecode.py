@@ -14,7 +14,8 @@ from .target import Target
 
 def of_source(source: Path, target: Target) -> list[Path]:
     """Every byte code file that is there for a source, of any interpreter."""
-    return sorted(target.bytecode_folder(source).glob(f"{source.stem}.*.pyc"))
+    found = target.bytecode_folder(source).glob(f"{source.stem}.*.pyc")
+    return sorted(path for path in found if path.is_file())
 
 
 def stale_of(found: FileStatus, target: Target) -> Iterator[Path]:

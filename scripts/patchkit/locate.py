@@ -34,6 +34,7 @@ def other_copies(name: str, origin: str | None) -> list[str]:
     return sorted(found - {chosen})
 
 
+print("--- step3p7-kit ---")
 print(
     json.dumps(
         {

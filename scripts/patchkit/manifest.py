@@ -129,7 +129,7 @@ def load(bundle: Folder, set_id: str = DEFAULT_SET) -> Manifest:
 
 
 def _manifest(table: Mapping[str, Any], bundle: Folder, set_id: str, digest: str) -> Manifest:
-    return Manifest(
+    manifest = Manifest(
         id=table["id"],
         title=table["title"],
         architecture=table["architecture"],
@@ -145,6 +145,20 @@ def _manifest(table: Mapping[str, Any], bundle: Folder, set_id: str, digest: str
         ),
         sha256=digest,
     )
+    _require_texts(table)
+    return manifest
+
+
+def _require_texts(table: Mapping[str, Any]) -> None:
+    """Every value is a text, a list of texts or a yes, and every path lies in one of the packages."""
+    packages = {row["import"] for row in table["package"]}
+    for name in ("package", "file", "sentinel", "symptom"):
+        for key, value in ((key, value) for row in table.get(name, ()) for key, value in row.items()):
+            wanted: type = list if key in {"supported", "without", "with"} else bool if key == "new" else str
+            if not isinstance(value, wanted):
+                raise ValueError(f"{name}.{key} is {value!r}")
+            if key in {"path", "needed_by"} and str(value).split("/")[0] not in packages:
+                raise ValueError(f"{value!r} leaves the package")
 
 
 def _package(row: Mapping[str, Any]) -> Package:
@@ -195,6 +209,11 @@ def _read(file: Folder, name: str) -> bytes:
     except (OSError, KeyError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "not there"
         raise _damaged(f"the kit's own file {name} cannot be read ({reason})") from error
+    except Exception as error:
+        if isinstance(file, Path):
+            raise
+        # zipfile and zlib have many words for an archive that was cut or altered.
+        raise _damaged(f"the kit's own file {name} is damaged in the archive ({error})") from error
 
 
 def _damaged(what: str) -> BundleDamaged:
@@ -203,7 +222,7 @@ def _damaged(what: str) -> BundleDamaged:
 
 def _path(text: str) -> PurePosixPath:
     path = PurePosixPath(text)
-    if path.is_absolute() or ".." in path.parts:
+    if path.is_absolute() or ".." in path.parts or len(path.parts) < 2:
         raise ValueError(f"{text!r} leaves the package")
     return path
 

@@ -8,12 +8,21 @@ that is there, pristine or applied, and proved by their hashes.
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from .errors import Refused
 from .state import FileState, SetStatus, applied_text
 from .transaction import require_changeable
+
+_OTHER_FOLDER = "give another folder with --out"
+
+
+class NotBuilt(Refused):
+    """Writing the overlay failed on the way."""
+
+    outcome = "the installation was not changed, and the overlay is not whole"
 
 
 @dataclass(frozen=True)
@@ -26,7 +35,7 @@ class Built:
     @property
     def mount_option(self) -> str:
         """The ``docker run`` option that lays the file over the container's, read-only."""
-        return f"-v {self.file}:{self.container_path}:ro"
+        return f"-v {shlex.quote(f'{self.file}:{self.container_path}:ro')}"
 
 
 def build(status: SetStatus, folder: Path) -> tuple[Built, ...]:
@@ -37,21 +46,40 @@ def build(status: SetStatus, folder: Path) -> tuple[Built, ...]:
     """
     require_changeable(status, FileState.APPLIED)
     texts = [(found, applied_text(found)) for found in status.files]
+    for found in status.files:
+        _require_place(folder / found.file.path, found.path)
     built = []
     for found, text in texts:
         path = folder / found.file.path
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            beside = path.with_name(path.name + ".new")
-            beside.write_bytes(text)
-            beside.chmod(0o644)
-            os.replace(beside, path)
+            _write(path, text)
         except OSError as error:
-            raise Refused(
-                f"{path} cannot be written ({error.strerror})", "give another folder with --out"
-            ) from error
+            raise NotBuilt(f"{path} cannot be written ({error.strerror})", _OTHER_FOLDER) from error
         built.append(Built(path.resolve(), _container_path(status, found.file.path)))
     return tuple(built)
+
+
+def _require_place(path: Path, installed: Path) -> None:
+    """Refuse to write into the installation: that is ``apply``'s, which locks, checks and keeps modes."""
+    if path.parent.resolve() == installed.parent:
+        raise Refused(f"{path.parent} is the installation itself", _OTHER_FOLDER)
+    if path.is_dir():
+        raise Refused(f"{path} is a folder", _OTHER_FOLDER)
+
+
+def _write(path: Path, text: bytes) -> None:
+    """Through a new file of ours beside it, that follows no link and is not left behind."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}.new")
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(text)
+            os.fchmod(descriptor, 0o644)
+        os.replace(beside, path)
+    except BaseException:
+        os.unlink(beside)
+        raise
 
 
 def _container_path(status: SetStatus, path: PurePosixPath) -> PurePosixPath:

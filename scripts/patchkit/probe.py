@@ -225,7 +225,9 @@ def main() -> None:
         attempt("activation", activation),
         attempt("MoE branch", moe_branch_on_npu),
     ]
-    answer_file.write_text(json.dumps(answers), "utf-8")
+    whole = answer_file.with_suffix(".part")
+    whole.write_text(json.dumps(answers), "utf-8")
+    whole.replace(answer_file)
 
 
 if __name__ == "__main__":

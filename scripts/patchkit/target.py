@@ -17,9 +17,11 @@ from .errors import BundleDamaged, Refused, TargetNotFound
 from .manifest import Manifest
 
 _LOCATE_TIMEOUT_S = 60
+_MARK = b"--- step3p7-kit ---\n"
+"""In front of locate.py's answer: a .pth file or a sitecustomize may have printed something, too."""
 _NAME_PYTHON = "{kit} status --python PATH    # of the interpreter that runs vllm"
 _VERSION = re.compile(r"""^__version__\s*=\s*(?:version\s*=\s*)?['"]([^'"]+)['"]""", re.MULTILINE)
-_SH_TRAMPOLINE = re.compile(rb"""^'''exec' "?([^"\n]+?)"? "\$0" "\$@"$""", re.MULTILINE)
+_SH_TRAMPOLINE = re.compile(rb"""^'''exec' ["']?([^"'\n]+?)["']? "\$0" "\$@"$""", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,11 @@ class Target:
     @property
     def lock_folder(self) -> Path:
         return next(iter(self.locations.values())).folder
+
+    @property
+    def lock_folders(self) -> list[Path]:
+        """All to be locked, always in this order: two vLLMs may share one vllm-ascend."""
+        return sorted({location.folder for location in self.locations.values()})
 
     def bytecode_folder(self, source: Path) -> Path:
         if self.pycache_prefix is None:
@@ -100,8 +107,12 @@ def default_interpreter() -> Path:
     import shutil
 
     command = shutil.which("vllm")
-    interpreter = _shebang_interpreter(Path(command)) if command else None
-    return interpreter or Path(shutil.which("python3") or sys.executable)
+    if command is None:
+        return Path(os.path.abspath(shutil.which("python3") or sys.executable))  # noqa: PTH100 - links stay
+    interpreter = _shebang_interpreter(Path(command))
+    if interpreter is None:
+        raise TargetNotFound(f"{command} does not tell which interpreter runs it", _NAME_PYTHON)
+    return Path(os.path.abspath(interpreter))  # noqa: PTH100
 
 
 def _shebang_interpreter(script: Path) -> Path | None:
@@ -116,7 +127,8 @@ def _shebang_interpreter(script: Path) -> Path | None:
         return None
     words = head.split(b"\n", 1)[0][2:].decode("utf-8", "surrogateescape").split()
     if words and Path(words[0]).name == "env":
-        words = [w for w in (shutil.which(word) for word in words[1:2]) if w]
+        names = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
+        words = [found for found in (shutil.which(name) for name in names[:1]) if found]
     elif trampoline := _SH_TRAMPOLINE.search(head):
         words = [trampoline[1].decode("utf-8", "surrogateescape")]
     is_python = bool(words) and Path(words[0]).name.startswith("python")
@@ -150,7 +162,8 @@ def _ask(interpreter: Path, names: list[str]) -> dict[str, Any]:
     try:
         run = subprocess.run(
             command,
-            cwd=interpreter.resolve().parent,
+            cwd=os.path.dirname(os.path.realpath(interpreter)),
+            env=environment(),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=_LOCATE_TIMEOUT_S,
@@ -160,13 +173,24 @@ def _ask(interpreter: Path, names: list[str]) -> dict[str, Any]:
     except OSError as error:
         raise TargetNotFound(f"{interpreter} cannot be run ({error.strerror})", other) from error
     try:
-        answer: dict[str, Any] = json.loads(run.stdout)
-    except ValueError as error:
+        answer: dict[str, Any] = json.loads(run.stdout.rpartition(_MARK)[2])
+        if "packages" not in answer:
+            raise ValueError
+    except (ValueError, TypeError) as error:
         last = run.stderr.decode("utf-8", "replace").strip().splitlines()[-1:] or ["it printed nothing"]
         raise TargetNotFound(
             f"{interpreter} is not a usable Python 3.11 or newer ({last[0]})", other
         ) from error
     return answer
+
+
+def environment() -> dict[str, str]:
+    """Ours, for the target's interpreter in another working folder: relative places stay where they are."""
+    path = os.environ.get("PYTHONPATH")
+    if path is None:
+        return dict(os.environ)
+    parts = [os.path.abspath(part) if part else part for part in path.split(os.pathsep)]  # noqa: PTH100
+    return os.environ | {"PYTHONPATH": os.pathsep.join(parts)}
 
 
 def _imported(name: str, found: Mapping[str, Any], interpreter: Path) -> Location:
@@ -192,8 +216,9 @@ def _location(name: str, folder: Path, others: Iterable[Path]) -> Location:
 
 def _version(folder: Path) -> str | None:
     """The version that the package's own ``_version.py`` states, unread by Python."""
+    file = folder / "_version.py"
     try:
-        match = _VERSION.search((folder / "_version.py").read_text("utf-8", "replace"))
+        match = _VERSION.search(file.read_text("utf-8", "replace")) if file.is_file() else None
     except OSError:
         return None
     return match[1] if match else None

@@ -21,9 +21,10 @@ import shlex
 import signal
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from . import bytecode, lock
 from .errors import NotPutBack, PutBack, Refused
@@ -79,7 +80,9 @@ def _bring(manifest: Manifest, target: Target, goal: FileState) -> Outcome:
     before = inspect(manifest, target)
     if before.state is SetState.NATIVE:
         return Outcome(before, before, ())
-    with lock.held(target.lock_folder):
+    with ExitStack() as locks:
+        for folder in target.lock_folders:
+            locks.enter_context(lock.held(folder))
         _remove_temporaries({status.path.parent for status in before.files})
         before = inspect(manifest, target)
         require_changeable(before, goal)
@@ -166,38 +169,46 @@ def _commit(before: SetStatus, changes: Sequence[Change], goal: FileState) -> Ou
     Raises:
         KitError: Refused, PutBack or NotPutBack, by how far it came.
     """
-    staged = _stage_all(changes)
-    with _signals_deferred():
-        done: list[_Staged] = []
-        try:
-            for item in staged:
-                _require_content(item.change.path, item.change.before)
-                done.append(item)
-                _replace(item.change.path, item.new)
-            _sync_folders(changes)
-            after = inspect(before.manifest, before.target)
-            if len(after.in_state(goal)) != len(after.files):
-                raise _Disturbed(
-                    "the files read back are not the ones just written; does something else write there?"
-                )
-            _remove_bytecode(path for c in changes for path in bytecode.of_source(c.path, before.target))
-        except (OSError, Refused, _Disturbed) as error:
-            _put_back(done, error)
-        finally:
-            leftovers = _unlink_all(path for item in staged for path in item.temporaries)
+    written: list[Path] = []
+    try:
+        staged = _stage_all(changes, written)
+        with _signals_deferred():
+            try:
+                after = _replace_all(before, staged, goal)
+            finally:
+                leftovers = _unlink_all(written)
+    finally:
+        _unlink_all(written)
     return Outcome(before, after, tuple(changes), leftovers)
 
 
-def _stage_all(changes: Sequence[Change]) -> tuple[_Staged, ...]:
-    written: list[Path] = []
+def _replace_all(before: SetStatus, staged: Sequence[_Staged], goal: FileState) -> SetStatus:
+    """The renames, a look at what they gave, and the way back where it is not what it should be."""
+    done: list[_Staged] = []
+    changes = [item.change for item in staged]
+    try:
+        for item in staged:
+            _require_content(item.change.path, item.change.before)
+            done.append(item)
+            _replace(item.change.path, item.new)
+        _sync_folders(changes)
+        after = inspect(before.manifest, before.target)
+        if len(after.in_state(goal)) != len(after.files):
+            raise _Disturbed(
+                "the files read back are not the ones just written; does something else write there?"
+            )
+        _remove_bytecode(path for c in changes for path in bytecode.of_source(c.path, before.target))
+    except (OSError, Refused, _Disturbed) as error:
+        _put_back(done, error)
+    return after
+
+
+def _stage_all(changes: Sequence[Change], written: list[Path]) -> tuple[_Staged, ...]:
+    """Write the new contents and the copies; ``written`` grows with each, so that it can be removed."""
     try:
         return tuple(_stage(change, written) for change in changes)
     except OSError as error:
-        _unlink_all(written)
         raise Refused(*_why_not_staged(error, written[-1].parent)) from error
-    except BaseException:
-        _unlink_all(written)
-        raise
 
 
 def _stage(change: Change, written: list[Path]) -> _Staged:
@@ -272,7 +283,7 @@ def _require_content(path: Path, expected: bytes | None) -> None:
         raise _Disturbed(f"{path} does not hold what it should; does something else write there?")
 
 
-def _put_back(done: Sequence[_Staged], cause: Exception) -> None:
+def _put_back(done: Sequence[_Staged], cause: Exception) -> NoReturn:
     """Undo the replaced files, last first.
 
     Raises:
@@ -281,8 +292,9 @@ def _put_back(done: Sequence[_Staged], cause: Exception) -> None:
     failed: list[str] = []
     for item in reversed(done):
         try:
-            if _content_or_none(item.change.path) != item.change.before:
+            if _content_or_none(item.change.path) == item.change.after:
                 _replace(item.change.path, item.old)
+            # Whatever else is there now is somebody's newer text, and not ours to undo.
             _require_content(item.change.path, item.change.before)
         except (OSError, _Disturbed):
             failed.append(str(item.change.path))

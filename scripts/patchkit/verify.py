@@ -6,7 +6,6 @@ A run of the kit costs what its imports cost, so what only one level needs is im
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -14,7 +13,7 @@ from pathlib import Path
 
 from .manifest import Manifest
 from .state import FileState, FileStatus, SetState, SetStatus, explain_drift, inspect, short
-from .target import Target, program
+from .target import Target, environment, program
 
 _PROBE_TIMEOUT_S = 600
 
@@ -126,7 +125,7 @@ def _imports(target: Target) -> list[Check]:
             run = subprocess.run(
                 command,
                 cwd=scratch,
-                env=os.environ | _quiet(scratch),
+                env=environment() | _quiet(scratch),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

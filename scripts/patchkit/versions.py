@@ -6,7 +6,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_RELEASE = re.compile(r"v?(\d+(?:\.\d+)*)(?:(a|b|rc)(\d+))?(?:\.post(\d+))?(?:\+.*)?")
+_RELEASE = re.compile(
+    r"v?(\d{1,9}(?:\.\d{1,9})*)(?:(a|b|rc)(\d{1,9}))?(?:\.post(\d{1,9}))?(?:\+.*)?", re.ASCII
+)
 _FINAL = 3
 _STAGES = {"a": 0, "b": 1, "rc": 2, None: _FINAL}
 

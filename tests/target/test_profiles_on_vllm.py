@@ -17,7 +17,7 @@ import pytest
 from serving.start import profiles
 from serving.start.flags import TABLE, Evidence, Fate, Row
 
-FOLDER = Path(profiles.__file__).parent / "profiles"
+FOLDER = Path(profiles.__file__).parent.parent / "profiles"
 TIMEOUT_S = 180
 
 # Run by the sandbox's Python: from lists of words behind "vllm" to what became of each.
@@ -49,6 +49,7 @@ def profile_words(path: Path) -> list[str]:
 
 
 PROFILES = sorted(FOLDER.glob("*.yaml"))
+assert PROFILES, f"no profile in {FOLDER}"
 EXAMPLES = [
     ["serve", *([] if not row.example[0].startswith("-") else ["/model"]), *row.example] for row in TABLE
 ]

@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -170,7 +170,29 @@ def test_an_overlay_folder_that_cannot_be_made(kit: tree.Kit, root: Path, tmp_pa
     tree.write(tmp_path / "file", b"")
     run = kit("overlay", "--root", root, "--out", tmp_path / "file" / "below")
     assert run.code == 3
-    assert "cannot be written (Not a directory); nothing was changed.\nNext: give another folder" in run.err
+    assert "cannot be written (Not a directory); the installation was not changed" in run.err
+    assert run.err.endswith("Next: give another folder with --out\n")
+
+
+def test_an_overlay_is_not_built_into_the_installation(kit: tree.Kit, root: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(root)
+    before = tree.snapshot(root)
+    for out in (root, tmp_path / "link"):
+        run = kit("overlay", "--root", root, "--out", out)
+        assert run.code == 3
+        assert "is the installation itself; nothing was changed" in run.err
+    assert tree.snapshot(root) == before
+
+
+def test_an_overlay_follows_no_link_and_replaces_one(kit: tree.Kit, root: Path, tmp_path: Path) -> None:
+    precious = tree.write(tmp_path / "precious", b"mine\n")
+    out = tmp_path / "out"
+    (out / tree.REGISTRY).parent.mkdir(parents=True)
+    (out / tree.REGISTRY).symlink_to(precious)
+    assert kit("overlay", "--root", root, "--out", out).code == 0
+    assert precious.read_bytes() == b"mine\n"
+    assert not (out / tree.REGISTRY).is_symlink()
+    assert (out / tree.REGISTRY).read_bytes() == tree.APPLIED[tree.REGISTRY]
 
 
 def test_the_next_command_carries_the_target_and_can_be_typed(kit: tree.Kit, tmp_path: Path) -> None:
@@ -193,6 +215,47 @@ def test_any_path_can_be_printed_in_any_locale(kit: tree.Kit, tmp_path: Path) ->
     run = kit("status", "--root", root, env={"LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"})
     assert run.code == 1
     assert "Traceback" not in run.err
+
+
+def test_an_answer_of_no_stays_one_when_the_reader_goes_away(kit: tree.Kit, root: Path) -> None:
+    command = f"'{sys.executable}' '{kit.folder}/scripts/kit' status --root '{root}' > >(exec 0<&-)"
+    assert subprocess.run(["bash", "-c", f"{command}; exit $?"]).returncode == 1
+
+
+def test_a_signal_that_nohup_ignores_stays_ignored(kit: tree.Kit, root: Path) -> None:
+    with locked(root):
+        command = ["nohup", sys.executable, str(kit.folder / "scripts/kit"), "apply", "--root", str(root)]
+        waiting = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        wait_until(lambda: has_open(waiting.pid, root / "vllm"))
+        waiting.send_signal(signal.SIGHUP)
+        time.sleep(0.3)
+    waiting.communicate(timeout=30)
+    assert waiting.returncode == 0
+    assert set(tree.states(root).values()) == {"applied"}
+
+
+def test_many_signals_at_once_are_one(kit: tree.Kit, root: Path) -> None:
+    before = tree.snapshot(root)
+    command = [sys.executable, str(kit.folder / "scripts/kit"), "apply", "--root", str(root)]
+    with locked(root):
+        waiting = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        wait_until(lambda: has_open(waiting.pid, root / "vllm"))
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+            waiting.send_signal(number)
+        error = waiting.communicate(timeout=30)[1]
+    assert waiting.returncode == 4
+    assert "Traceback" not in error
+    assert tree.snapshot(root) == before
+
+
+@contextlib.contextmanager
+def locked(root: Path) -> Iterator[None]:
+    folder = os.open(root / "vllm", os.O_RDONLY)
+    fcntl.flock(folder, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        os.close(folder)
 
 
 def test_a_reader_that_goes_away_is_no_error(kit: tree.Kit, root: Path) -> None:
@@ -264,14 +327,11 @@ def test_a_python_that_is_too_old_is_told_so(kit: tree.Kit) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_while_waiting_changes_nothing(kit: tree.Kit, root: Path, number: signal.Signals) -> None:
     before = tree.snapshot(root)
-    folder = os.open(root / "vllm", os.O_RDONLY)
-    fcntl.flock(folder, fcntl.LOCK_EX)
     command = [sys.executable, str(kit.folder / "scripts/kit"), "apply", "--root", str(root)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as waiting:
+    with locked(root), subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as waiting:
         wait_until(lambda: has_open(waiting.pid, root / "vllm"))
         waiting.send_signal(number)
         error = waiting.communicate(timeout=30)[1]
-    os.close(folder)
     assert waiting.returncode == 4
     assert error.startswith(f"kit: interrupted by {number.name}; every file is as it was before.\nNext: ")
     assert tree.snapshot(root) == before

@@ -97,6 +97,19 @@ def test_a_cut_archive_member_is_one_sentence(pyz: Path, root: Path, tmp_path: P
     assert "Traceback" not in done.stderr
 
 
+def test_a_flipped_byte_in_the_archive_is_one_sentence(pyz: Path, root: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(pyz) as archive:
+        entry = archive.getinfo("patches/v0.20.2rc1/manifest.toml")
+    text = bytearray(pyz.read_bytes())
+    text[entry.header_offset + 30 + len(entry.filename) + entry.compress_size // 2] ^= 0xFF
+    damaged = tmp_path / "it's damaged.pyz"
+    damaged.write_bytes(text)
+    done = run(damaged, "apply", "--root", root)
+    assert done.returncode == 3
+    assert "manifest.toml is damaged in the archive" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_the_same_sources_give_the_same_bytes(tmp_path: Path) -> None:
     digests = {hashlib.sha256(build(tree.PROJECT, tmp_path / name).read_bytes()).hexdigest() for name in "ab"}
     assert len(digests) == 1

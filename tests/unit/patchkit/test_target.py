@@ -160,6 +160,8 @@ def test_an_interpreter_without_vllm_ascend_is_named(
             "not a usable Python 3.11 or newer .Unknown option: -P",
         ),
         ("#!/bin/sh\necho hello\n", "not a usable Python"),
+        ("#!/bin/sh\necho 5\n", "not a usable Python"),
+        ("#!/bin/sh\necho '[]'\n", "not a usable Python"),
         ("#!/nowhere/python\n", "cannot be run .No such file"),
     ],
 )
@@ -185,6 +187,8 @@ def test_a_path_that_is_not_there_is_named(small_set: Manifest, tmp_path: Path) 
         "#! {python} -s\n",
         "#!/bin/sh\n'''exec' {python} \"$0\" \"$@\"\n' '''\n",
         "#!/bin/sh\n'''exec' \"{python}\" \"$0\" \"$@\"\n' '''\n",
+        "#!/bin/sh\n'''exec' '{python}' \"$0\" \"$@\"\n' '''\n",
+        "#!/usr/bin/env -S {python} -u\n",
     ],
 )
 def test_the_default_is_the_interpreter_of_the_vllm_command(
@@ -201,14 +205,51 @@ def test_the_default_is_the_interpreter_of_the_vllm_command(
 @pytest.mark.parametrize(
     "content", [b"\x7fELF\0\0", b"#!/nowhere/python3.11\n", b"#!/bin/sh\n", b"#!\n", b""]
 )
-def test_a_vllm_command_that_tells_nothing_leaves_python3(
+def test_a_vllm_command_that_tells_nothing_is_not_guessed_about(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
 ) -> None:
     tree.write(tmp_path / "bin" / "vllm", content).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    with pytest.raises(TargetNotFound, match="bin/vllm does not tell which interpreter runs it"):
+        target.default_interpreter()
+
+
+def test_without_a_vllm_command_it_is_python3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mine = tmp_path / "bin" / "python3"
+    mine.parent.mkdir()
     mine.symlink_to(sys.executable)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     assert target.default_interpreter() == mine
+
+
+@pytest.mark.parametrize("noise", ["print('welcome')", "sys.stdout.write('{}')"])
+def test_a_site_that_prints_is_no_hindrance(small_set: Manifest, python: Path, noise: str) -> None:
+    tree.write_packages(site_packages(python))
+    tree.write(site_packages(python) / "noise.pth", f"import sys; exec({noise!r})\n".encode())
+    assert target.of_interpreter(small_set, python).locations["vllm"].folder == site_packages(python) / "vllm"
+
+
+def test_a_relative_pythonpath_means_what_it_means_to_the_server(
+    small_set: Manifest, python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree.write_packages(site_packages(python))
+    here = tree.write_packages(tmp_path / "here")
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("PYTHONPATH", ".:/nowhere")
+    assert target.of_interpreter(small_set, python).locations["vllm"].folder == here / "vllm"
+
+
+def test_a_pipe_in_the_place_of_a_version_or_of_byte_code_does_not_hang(
+    small_set: Manifest, root: Path
+) -> None:
+    (root / "vllm/_version.py").unlink()
+    os.mkfifo(root / "vllm/_version.py")
+    (root / "vllm/models/__pycache__").mkdir()
+    os.mkfifo(root / "vllm/models/__pycache__/registry.cpython-311.pyc")
+    found = target.in_folder(small_set, root)
+    transaction.apply(small_set, found)
+    transaction.apply(small_set, found)
+    assert set(tree.states(root).values()) == {"applied"}
 
 
 def test_a_root_without_the_packages_is_named(small_set: Manifest, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import fcntl
 import importlib.util
 import os
 import py_compile
+import shutil
 import signal
 import stat
 import subprocess
@@ -18,7 +19,7 @@ import pytest
 
 import tree
 from patchkit import lock, target, transaction
-from patchkit.errors import PutBack, Refused
+from patchkit.errors import NotPutBack, PutBack, Refused
 from patchkit.manifest import Manifest
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="changes owners, so it needs root")
@@ -187,22 +188,34 @@ def test_a_file_changed_between_look_and_rename_puts_everything_back(
     assert tree.snapshot(root) == expected
 
 
-def test_what_replaces_a_file_behind_our_back_is_noticed_by_the_read_back(
+def test_somebodys_newer_text_is_noticed_and_not_undone(
     small_set: Manifest, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replace = os.replace
-    written: list[Path] = []
 
-    def lose(source: Path, destination: Path) -> None:
+    def edited_after(source: Path, destination: Path) -> None:
         replace(source, destination)
-        if not written and Path(destination) == root / tree.ACTIVATION:
-            (root / tree.ACTIVATION).write_bytes(b"lost\n")
-        written.append(Path(destination))
+        if Path(destination) == root / tree.ACTIVATION:
+            (root / tree.ACTIVATION).write_bytes(b"a user's edit\n")
 
-    monkeypatch.setattr(os, "replace", lose)
-    with pytest.raises(PutBack, match="read back"):
+    monkeypatch.setattr(os, "replace", edited_after)
+    with pytest.raises(NotPutBack, match=r"read back.*activation\.py could not be put back") as caught:
         apply(small_set, root)
-    assert set(tree.states(root).values()) == {"pristine"}
+    assert caught.value.left_changed == (str(root / tree.ACTIVATION),)
+    assert (root / tree.ACTIVATION).read_bytes() == b"a user's edit\n"
+    others = {path: state for path, state in tree.states(root).items() if path != tree.ACTIVATION}
+    assert set(others.values()) == {"pristine"}
+
+
+def test_two_vllms_that_share_a_vllm_ascend_exclude_each_other(
+    small_set: Manifest, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, "WAIT_S", 0.0)
+    other = tree.write_packages(tmp_path / "other")
+    shutil.rmtree(other / "vllm_ascend")
+    (other / "vllm_ascend").symlink_to(root / "vllm_ascend")
+    with lock.held(root / "vllm_ascend"), pytest.raises(Refused, match="another run of the kit holds"):
+        apply(small_set, other)
 
 
 def test_a_signal_during_the_renames_waits_for_their_end(
