@@ -260,7 +260,7 @@ def _instead_of_link(link: Path) -> str:
     name = shlex.quote(str(link))
     if not link.exists():
         return f"rm {name}    # it points nowhere"
-    return f"cp -r --remove-destination {shlex.quote(str(link.resolve()))} {name}"
+    return f"rm {name} && cp -r {shlex.quote(str(link.resolve()))} {name}"
 
 
 def mount_points() -> frozenset[Path]:

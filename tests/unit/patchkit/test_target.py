@@ -271,6 +271,21 @@ def test_a_symlinked_file_is_refused(small_set: Manifest, root: Path, tmp_path: 
     assert tree.snapshot(tmp_path) == before
 
 
+def test_the_cure_of_a_symlink_can_be_typed(small_set: Manifest, root: Path, tmp_path: Path) -> None:
+    (root / "vllm/models").rename(tmp_path / "it's elsewhere")
+    (root / "vllm/models").symlink_to(tmp_path / "it's elsewhere")
+    (root / tree.ACTIVATION).rename(tmp_path / "activation.py")
+    (root / tree.ACTIVATION).symlink_to(tmp_path / "activation.py")
+    (root / tree.MODEL).symlink_to("/nowhere")
+    found = target.in_folder(small_set, root)
+    for _ in range(3):
+        with pytest.raises(Refused, match="is a symlink") as caught:
+            transaction.apply(small_set, found)
+        subprocess.run(caught.value.next_step, shell=True, check=True)
+    transaction.apply(small_set, found)
+    assert set(tree.states(root).values()) == {"applied"}
+
+
 def test_a_symlinked_folder_on_the_way_is_refused(small_set: Manifest, root: Path, tmp_path: Path) -> None:
     (root / "vllm/models").rename(tmp_path / "elsewhere")
     (root / "vllm/models").symlink_to(tmp_path / "elsewhere")

@@ -139,7 +139,7 @@ def test_an_installation_that_cannot_be_read_is_a_finding(
     (finding,) = examination.of(Status.WARNING)
     assert finding.check.name == "patch-set"
     assert "is a symlink" in finding.observation.found
-    assert "cp --remove-destination" in finding.observation.cure
+    assert "&& cp -r " in finding.observation.cure
 
 
 def test_an_ignored_check_is_not_run_and_says_so(
