@@ -17,12 +17,13 @@ usage: MODEL=/data/Step-3.7-Flash docker/run.sh [--mount] [--print] [-- VLLM-OPT
 
   --mount   take the official image as it is, and mount the patched files over it, read-only
   --print   print the command, start nothing, and do not look for NPUs
-  --        whatever follows is given to `vllm serve`, and wins over docker/serve.yaml
+  --        whatever follows is given to `vllm serve`, and wins over the profile
 
   MODEL     the folder of the checkpoint (mounted read-only)
   IMAGE     what to run      (step3p7-vllm-ascend:v0.20.2rc1; with --mount the official image)
   HOST      where to publish (127.0.0.1; 0.0.0.0 is every address of this machine)
   PORT      the port there   (8000)
+  PROFILE   agent, or another of scripts/serving/profiles (agent)
   API_KEY   what clients must send as a bearer token (none)
   NAME      of the container (step3p7)
   ENGINE    docker or podman (the first of them that works here)
@@ -46,6 +47,7 @@ done
 
 MODEL=${MODEL:-}
 HOST=${HOST:-127.0.0.1}
+PROFILE=${PROFILE:-agent}
 PORT=${PORT:-8000}
 NAME=${NAME:-step3p7}
 if [[ $mounted == yes ]]; then
@@ -131,6 +133,9 @@ print_command() {
 }
 
 check_model
+[[ -f $KIT/scripts/serving/profiles/$PROFILE.yaml ]] || nothing_started \
+    "PROFILE is $PROFILE, which is none of scripts/serving/profiles" "PROFILE=agent docker/run.sh"
+[[ $PORT =~ ^[0-9]{1,5}$ ]] || nothing_started "PORT is $PORT, which is no number of a port" "PORT=8000 docker/run.sh"
 [[ $HOST =~ ^[0-9.]+$ || $HOST == *:* ]] || nothing_started \
     "HOST is $HOST, which is no IP address" "HOST=127.0.0.1 (or an address of this machine) docker/run.sh"
 [[ -n $ENGINE ]] || [[ $print_only == yes && $mounted == no ]] || nothing_started \
@@ -163,7 +168,8 @@ if [[ $mounted == yes ]]; then
     done <<<"$mounts"
     options+=(--mount "type=bind,source=$KIT,target=$INSIDE,readonly" --entrypoint "$INSIDE/docker/entrypoint.sh")
 fi
-command=("$ENGINE" run "${options[@]}" "$IMAGE" vllm serve /model --config "$INSIDE/docker/serve.yaml" "$@")
+command=("$ENGINE" run "${options[@]}" "$IMAGE" vllm serve /model
+    --config "$INSIDE/scripts/serving/profiles/$PROFILE.yaml" --host 0.0.0.0 --port 8000 "$@")
 
 if [[ $print_only == yes ]]; then
     [[ -z ${API_KEY:-} ]] || printf 'export VLLM_API_KEY=...  # the key itself is not printed\n'

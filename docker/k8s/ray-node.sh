@@ -62,7 +62,7 @@ all_joined() {
 start_head() {
     ray start --head --port "$RAY_PORT" --node-ip-address "$NODE_IP"
     wait_for "all $NODES nodes to join" all_joined
-    exec vllm serve /model --config "$KIT/docker/serve.yaml" \
+    exec vllm serve /model --config "$KIT/scripts/serving/profiles/agent.yaml" --host 0.0.0.0 --port 8000 \
         --distributed-executor-backend ray --pipeline-parallel-size "$NODES" "$@"
 }
 

@@ -12,7 +12,7 @@ import pytest
 from e2e import server
 from e2e.server import session, stop
 
-POLITE = "sleep 60 & wait"
+POLITE = "sleep 60 & echo ready; wait"
 STUBBORN = "trap '' TERM; (trap '' TERM; echo ready; sleep 60) & while :; do sleep 1; done"
 ORPHANING = "(trap '' TERM; echo ready; sleep 60) & exit 0"
 
@@ -20,9 +20,7 @@ ORPHANING = "(trap '' TERM; echo ready; sleep 60) & exit 0"
 @pytest.mark.parametrize("script", [POLITE, STUBBORN, ORPHANING], ids=["polite", "stubborn", "orphaning"])
 def test_nothing_that_a_server_started_is_left(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "STOP_S", 2)
-    process = subprocess.Popen(
-        ["bash", "-c", f"echo ready; {script}"], stdout=subprocess.PIPE, start_new_session=True
-    )
+    process = subprocess.Popen(["bash", "-c", script], stdout=subprocess.PIPE, start_new_session=True)
     assert process.stdout
     process.stdout.readline()
     assert session(process.pid)

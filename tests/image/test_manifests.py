@@ -19,7 +19,9 @@ from image.shell import option_values, shell_words
 COMPOSE = KIT / "docker" / "compose.yaml"
 KUBERNETES = sorted((KIT / "docker" / "k8s").glob("*.yaml"))
 KUBERNETES_VERSIONS = [*(f"1.{minor}" for minor in range(25, 31)), kubernetes_validate.latest_version()]
-SERVE = ["vllm", "serve", "/model", "--config", "/opt/step3p7-kit/docker/serve.yaml"]
+PROFILE = "scripts/serving/profiles/agent.yaml"
+LISTEN = ["--host", "0.0.0.0", "--port", "8000"]  # what is published decides who can reach it
+SERVE = ["vllm", "serve", "/model", "--config", f"/opt/step3p7-kit/{PROFILE}", *LISTEN]
 LOADING_S = 403e9 / 75e6
 """The checkpoint at a speed that a busy network file system still reaches."""
 
@@ -124,7 +126,7 @@ def test_two_nodes_are_one_pipeline_of_two() -> None:
     nodes = {entry["name"]: entry.get("value") for entry in container["env"]}["NODES"]
 
     assert nodes == str(stateful_set["spec"]["replicas"]) == "2"
-    assert yaml.safe_load((KIT / "docker/serve.yaml").read_text())["tensor-parallel-size"] == 8
+    assert yaml.safe_load((KIT / PROFILE).read_text())["tensor-parallel-size"] == 8
 
 
 def test_compose_fits_its_schema() -> None:

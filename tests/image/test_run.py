@@ -16,6 +16,8 @@ from image.buildah import TIMEOUT_S, Buildah
 from image.builder import KIT, Build
 from image.shell import option_values, shell_words
 
+PROFILE = "scripts/serving/profiles/agent.yaml"
+SERVE = ["serve", "/model", "--config", f"/opt/step3p7-kit/{PROFILE}", "--host", "0.0.0.0", "--port", "8000"]
 RUN = KIT / "docker" / "run.sh"
 ENGINE = Path(__file__).with_name("engine.py")
 DEVICES = [*(f"/dev/davinci{n}" for n in range(8)), "/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc"]
@@ -81,8 +83,7 @@ def test_the_printed_command_starts_the_server_with_its_environment(
     done = execute(words(printed), buildah, VLLM_API_KEY="a secret")
 
     server = json.loads(done.stdout)
-    config = "/opt/step3p7-kit/docker/serve.yaml"
-    assert server["argv"] == ["serve", "/model", "--config", config, "--max-model-len", "131072"]
+    assert server["argv"] == [*SERVE, "--max-model-len", "131072"]
     assert server["environment"]["VLLM_API_KEY"] == "a secret"
     assert server["environment"]["HF_HUB_OFFLINE"] == "1"
     assert "libjemalloc" in server["environment"]["LD_PRELOAD"]
@@ -90,9 +91,9 @@ def test_the_printed_command_starts_the_server_with_its_environment(
 
 def test_the_config_that_the_server_is_given_is_in_the_image(buildah: Buildah, patched: Build) -> None:
     with buildah.container(patched.image) as container:
-        inside = container.shell("cat /opt/step3p7-kit/docker/serve.yaml")
+        inside = container.shell(f"cat /opt/step3p7-kit/{PROFILE}")
 
-    assert inside == (KIT / "docker" / "serve.yaml").read_text()
+    assert inside == (KIT / PROFILE).read_text()
 
 
 def test_devices_are_listed_in_place_of_privileges(run: Run, model: Path) -> None:
@@ -248,7 +249,7 @@ def test_the_server_in_mount_mode_gets_the_same_environment(run: Run, buildah: B
 
     server = json.loads(execute(command, buildah).stdout)
 
-    assert server["argv"] == ["serve", "/model", "--config", "/opt/step3p7-kit/docker/serve.yaml"]
+    assert server["argv"] == SERVE
     assert "libjemalloc" in server["environment"]["LD_PRELOAD"]
 
 
