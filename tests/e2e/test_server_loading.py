@@ -84,7 +84,7 @@ LOUD = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """``unfilled``: parameters without a value, where the engine came up; else ``failure``, the end of its log."""
+    """``unfilled``: parameters without a value, if the engine came up; else ``failure``, the log's end."""
 
     model: Path
     log: Path
