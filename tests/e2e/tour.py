@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The part of ``make demo`` that needs a server: the real vLLM, patched by the kit, serves a tiny Step-3.7.
 
-    python -m e2e.tour FOLDER
+    python -m e2e.tour FOLDER [PACKAGES]
 
-To be run by the interpreter whose vLLM is patched. Leaves with 0; with 1 if a step failed, which
-it names; with 130 if it was interrupted. Whatever happens, no process is left behind.
+To be run by the interpreter whose vLLM is patched, or with the folder that holds the patched
+``vllm/``. Leaves with 0; with 1 if a step failed, which it names; with 130 if it was interrupted.
+Whatever happens, no process is left behind.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any, NoReturn
 import openai
 
 from e2e.chat import say
-from e2e.server import Server, ServerFailed, Setup, end_of, serving
+from e2e.server import Server, ServerFailed, Setup, end_of, serving, session
 from tiny.checkpoint import write_checkpoint
 from tiny.conversations import ask, picture, prompt_ids
 from tiny.engine import Message
@@ -33,7 +34,7 @@ TOKENS = 24
 QUESTION = "你好！请用一句话介绍你自己。"
 ABOUT_PICTURE = "这张图片里有什么？"
 SECOND_TURN = "再说一遍，好吗？"
-ROWS = ("64:16:2", "256:16:2", "131072")
+ROWS = ("256:16:2", "131072")
 PICTURE = picture(1024, 768)
 
 STEPS = (
@@ -65,19 +66,19 @@ class StepFailed(Exception):
 
 
 def main(arguments: Sequence[str]) -> int:
-    folder = Path(arguments[0]).resolve()
+    folder, *packages = (Path(argument).resolve() for argument in arguments)
     for interruption in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(interruption, interrupt)
     began = time.monotonic()
     try:
-        walk(folder)
+        walk(folder, *packages)
     except StepFailed as failure:
         print(f"\ndemo: {failure}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("\ndemo: interrupted; the server is stopped, no process of it is left.", file=sys.stderr)
         return 130
-    print(f"      done, {time.monotonic() - began:.0f} s in all")
+    print(f"      {time.monotonic() - began:.0f} s in all")
     return 0
 
 
@@ -85,13 +86,13 @@ def interrupt(*_: Any) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def walk(folder: Path) -> None:
+def walk(folder: Path, packages: Path | None = None) -> None:
     model, log = folder / "model", folder / "server" / "server.log"
     with ExitStack() as at_the_end:
         with step(1):
             make(model)
         with step(2, log):
-            setup = Setup(Path(sys.executable), model)
+            setup = Setup(Path(sys.executable), model, packages)
             server = at_the_end.enter_context(serving(setup, log.parent, folder / "caches", Waiting()))
             tell_of_start(server)
         with step(3, log):
@@ -100,15 +101,23 @@ def walk(folder: Path) -> None:
         with step(4, log):
             seen = look_at(PICTURE)
             expected = len(prompt_ids(model, ABOUT_PICTURE, [seen]))
-            hear(server, ask(ABOUT_PICTURE, PICTURE), expected, f", {seen.tokens} of them the picture")
+            hear(
+                server,
+                ask(ABOUT_PICTURE, PICTURE),
+                expected,
+                f", {len(seen.placeholders)} of them the picture",
+            )
         with step(5, log):
             turns += [{"role": "assistant", "content": answer}, *ask(SECOND_TURN)]
             hear(server, turns)
         with step(6, log):
             check_and_measure(server, model, folder)
         with step(7, log):
-            print(f"      {server.figures()}", flush=True)
+            print(f"      it held {server.memory() / 2**30:.1f} GiB at the end", flush=True)
             at_the_end.close()
+            if session(server.process.pid):
+                raise StepFailed(f"still there: {session(server.process.pid)}")
+            print("      stopped, no process of it is left")
 
 
 @contextmanager
@@ -188,7 +197,7 @@ def printable(words: str) -> str:
 
 
 def check_and_measure(server: Server, model: Path, folder: Path) -> None:
-    """The kit's own smoke, a bench of small rows (one does not fit), and the report."""
+    """The kit's own smoke, a bench of a small row and of one that does not fit, and the report."""
     results = folder / f"bench-{server.port}"
     show("smoke", "--url", server.url, "--folder", model, "--max-tokens", "48")
     rows = ("--rounds", "2", "--cards", "1", "--rows", *ROWS)
