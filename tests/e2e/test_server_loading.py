@@ -84,12 +84,12 @@ LOUD = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """``unfilled``: parameters without a value, if the engine came up; else ``failure``, the log's end."""
+    """``unfilled``: the parameters without a value, where the engine came up."""
 
     model: Path
-    log: Path
+    came_up: bool
+    log: str
     unfilled: tuple[str, ...] = ()
-    failure: str = ""
 
 
 @pytest.fixture(scope="module")
@@ -108,9 +108,10 @@ def outcomes(
         settings, log = environment(scratch, patched_root), scratch / "run" / "log"
         try:
             parameters = ask_engine(sandbox_python, settings, model, QUESTION, log.parent).parameters
-        except EngineFailed as failure:
-            return Outcome(model, log, failure=str(failure))
-        return Outcome(model, log, tuple(key for key, value in parameters.items() if value.isnan().any()))
+        except EngineFailed:
+            return Outcome(model, False, log.read_text("utf-8"))
+        unfilled = tuple(key for key, value in parameters.items() if value.isnan().any())
+        return Outcome(model, True, log.read_text("utf-8"), unfilled)
 
     with ThreadPoolExecutor(2) as pool:
         return dict(zip(damages, pool.map(run, damages), strict=True))
@@ -122,9 +123,9 @@ def test_vllm_serves_it_without_a_word_and_the_kit_does_not(outcomes: dict[str, 
 
     checked = check_model(outcome.model)
 
-    assert outcome.failure == ""
+    assert outcome.came_up
     assert outcome.unfilled == tuple(f"language_model.model.{parameter}" for parameter in fault.lacking)
-    assert fault.said not in outcome.log.read_text("utf-8")
+    assert fault.said not in outcome.log
     assert fault.said in checked.stdout
 
 
@@ -134,7 +135,8 @@ def test_vllm_refuses_it_and_so_does_the_kit(outcomes: dict[str, Outcome], name:
 
     checked = check_model(outcomes[name].model)
 
-    assert message in outcomes[name].failure
+    assert not outcomes[name].came_up
+    assert message in outcomes[name].log
     assert checked.returncode != 0
 
 
