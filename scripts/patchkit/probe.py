@@ -14,6 +14,9 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
 
 ARCHITECTURE = "Step3p7ForConditionalGeneration"
 SAMPLE = "你好，世界！ two  spaces\nand a new line"
@@ -43,22 +46,48 @@ def without_plugin() -> str:
 
 def model_class() -> str:
     """The registry knows the architecture, as a multimodal one, and its module imports."""
-    need("vllm.model_executor.models.step_vl")
+    model = load_model_class()
     from vllm.model_executor.models import registry
     from vllm.model_executor.models.interfaces import supports_multimodal
+
+    if ARCHITECTURE not in registry._MULTIMODAL_MODELS:
+        raise AssertionError(f"{ARCHITECTURE} is registered, but not as a multimodal model")
+    if not supports_multimodal(model):
+        raise AssertionError(f"{model.__module__} is not a multimodal model")
+    return f"{model.__name__}, multimodal{without_plugin()}"
+
+
+def load_model_class() -> Any:
+    need("vllm.model_executor.models.step_vl")
+    from vllm.model_executor.models import registry
 
     entry = registry.ModelRegistry.models.get(ARCHITECTURE)
     if entry is None:
         raise AssertionError(f"{ARCHITECTURE} is not registered")
-    if ARCHITECTURE not in registry._MULTIMODAL_MODELS:
-        raise AssertionError(f"{ARCHITECTURE} is registered, but not as a multimodal model")
     try:
-        model = entry.load_model_cls()
+        return entry.load_model_cls()
     except Exception as error:
         raise AssertionError(f"registered, but its module fails to import: {first_line(error)}") from error
-    if not supports_multimodal(model):
-        raise AssertionError(f"{model.__module__} is not a multimodal model")
-    return f"{model.__name__}, multimodal{without_plugin()}"
+
+
+def router_bias() -> str:
+    """The model, built on a parent that has rounded its router's bias, as vllm-ascend's layer does."""
+    model = load_model_class()
+    import torch
+
+    def build_rounded(self: Any, **_: object) -> None:
+        torch.nn.Module.__init__(self)
+        self.moe = torch.nn.Module()
+        rounded = torch.zeros(2, dtype=torch.bfloat16)
+        self.moe.router_bias = torch.nn.Parameter(rounded, requires_grad=False)
+
+    config = SimpleNamespace(text_config=SimpleNamespace(vocab_size=2), image_token_id=1)
+    with patch.object(model.__base__, "__init__", build_rounded):
+        built = model(vllm_config=SimpleNamespace(model_config=SimpleNamespace(hf_config=config)))
+    found = built.moe.router_bias.dtype
+    if found != torch.float32:
+        raise AssertionError(f"{found} once the model is built: a rounded bias chooses other experts")
+    return "float32 once the model is built, though the layer rounds it"
 
 
 def tokenizer(folder: Path) -> str:
@@ -221,6 +250,7 @@ def main() -> None:
         os.environ["VLLM_PLUGINS"] = ""
     answers = [
         attempt("model class", model_class),
+        attempt("router bias", router_bias),
         attempt("tokenizer", lambda: tokenizer(folder)),
         attempt("activation", activation),
         attempt("MoE branch", moe_branch_on_npu),

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
-SANDBOX = Path(os.environ.get("KIT_SANDBOX") or PROJECT / "build" / "sandbox")
+SANDBOX = Path(os.environ.get("KIT_SANDBOX") or PROJECT / "build" / "sandbox").resolve()
 CHECKOUTS = {"vllm": "vllm-workspace/vllm", "vllm_ascend": "vllm-workspace/vllm-ascend"}
 NPU_BINARIES = "vllm_ascend/_cann_ops_custom"
 TIMEOUT_S = 120

@@ -217,7 +217,7 @@ def test_registered_with_a_syntax_error_names_it(site_packages: Installation) ->
     site_packages.kit("apply")
     edited(MODEL, "(StepVLForConditionalGeneration):", "(StepVLForConditionalGeneration)")(site_packages)
     out = site_packages.kit("verify").stdout
-    assert "registered, but its module fails to import: line 18: SyntaxError: expected ':'" in out
+    assert "registered, but its module fails to import: line 19: SyntaxError: expected ':'" in out
 
 
 def test_the_guide_to_the_letter_is_failed_without_running_it(site_packages: Installation) -> None:

@@ -5,8 +5,9 @@
 The published model joins two parts that this release already has: the vision tower
 of Step-VL (``PerceptionEncoder`` and a linear projector, ``step_vl.py``) and the
 text model of Step-3.5 (``Step3p5ForCausalLM``, looked up by the architecture that
-``text_config`` names). What is new is how a checkpoint names its tensors, and where
-the image token may lie. Pictures are processed as for Step3-VL.
+``text_config`` names). What is new is how a checkpoint names its tensors, where the
+image token may lie, and that the router's bias stays float32. Pictures are processed
+as for Step3-VL.
 """
 
 from vllm.config import VllmConfig
@@ -49,3 +50,9 @@ class Step3p7ForConditionalGeneration(StepVLForConditionalGeneration):
         self.configure_mm_token_handling(
             config.text_config.vocab_size, [config.image_token_id]
         )
+        # The router's bias is float32 in a checkpoint and in vLLM. vllm-ascend's MoE layer
+        # rounds it to the model's dtype as it is built, and of two experts that are nearly
+        # even the other one may then be chosen. Nothing is loaded yet, so nothing is lost.
+        for name, parameter in self.named_parameters():
+            if name.endswith(".router_bias"):
+                parameter.data = parameter.data.float()
