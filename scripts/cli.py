@@ -14,7 +14,7 @@ from types import FrameType
 
 from commands import asking, patching, starting
 from commands.request import VERSION, Answer, Request
-from patchkit import report, state
+from patchkit import plan, report, state
 from patchkit.errors import KitError, PutBack, Refused
 from patchkit.state import SetState
 
@@ -108,10 +108,11 @@ def _run(options: argparse.Namespace, kit: str) -> Answer:
 
 def _interrupted(request: Request, signal_name: str) -> Answer:
     """What a signal left: nothing, or the whole job where it came a moment too late. The disk tells."""
-    goal = {"apply": SetState.APPLIED, "revert": SetState.PRISTINE}.get(request.options.verb)
-    if goal is not None:
-        found = state.inspect(request.manifest, request.target)
-        if found.state is goal:
+    wish_for = {"apply": plan.to_apply, "revert": plan.to_revert}.get(request.options.verb)
+    if wish_for is not None:
+        found = state.inspect(request.release, request.target)
+        goals = plan.goals(found, wish_for(found, request.options.sets))
+        if found.state is not SetState.UNSUPPORTED and all(goal.reached for goal in goals):
             sentence = f"interrupted by {signal_name}, when nothing was left to do. {report.summary(found)}"
             return Answer(sentence, report.status_json(found))
     raise PutBack(f"interrupted by {signal_name}", "{again}")

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import tree
-from patchkit import manifest
-from patchkit.manifest import Manifest
+from patchkit import release
+from patchkit.release import Release
 
 _NOTES = pytest.StashKey[list[str]]()
 
@@ -36,8 +36,8 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def small_set(bundle: Path) -> Manifest:
-    return manifest.load(bundle)
+def small_set(bundle: Path) -> Release:
+    return release.load(bundle, tree.SET_ID)
 
 
 @pytest.fixture(scope="session")

@@ -66,14 +66,15 @@ def _about(request: Request) -> dict[str, str]:
     """What measured: this kit, the set and its state, the packages; less where there is no target here."""
     found = {"kit": VERSION}
     try:
-        status = state.inspect(request.manifest, request.target)
+        status = state.inspect(request.release, request.target)
     except KitError as error:
-        return found | {"set": f"{request.manifest.id}, not looked at: {error.what}"}
+        return found | {"set": f"not looked at: {error.what}"}
     packages = {
         package.name: request.target.locations[package.import_name].version or "?"
-        for package in request.manifest.packages
+        for package in request.release.packages
     }
-    return found | {"set": f"{request.manifest.id}, {status.state.value}"} | packages
+    opt_ins = {f"set {s.name}": s.state.value for s in status.begun}
+    return found | {"set": f"{request.release.id}, {status.state.value}"} | opt_ins | packages
 
 
 def _report(request: Request) -> Answer:

@@ -1,22 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verbs of the patch set itself."""
+"""The verbs of the patch sets themselves."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
-from patchkit import overlay, report, state, transaction, verify
+from patchkit import overlay, plan, report, state, transaction, verify
 from patchkit.errors import ExitCode, Refused
-from patchkit.state import FileState, SetState, SetStatus
+from patchkit.manifest import BASE
+from patchkit.state import Installation, SetState
+from patchkit.transaction import Outcome
 from patchkit.verify import Level
 
 from .request import Answer, Request, Verb, paragraphs, target_arguments
 
 
 def _status(request: Request) -> Answer:
-    found = state.inspect(request.manifest, request.target)
-    parts = [report.heading(found), report.files(found), report.summary(found), report.symptoms(found)]
+    found = state.inspect(request.release, request.target)
+    listed = [] if found.state is SetState.NATIVE else [report.files(found)]
+    parts = [report.heading(found), *listed, report.summary(found), report.symptoms(found)]
     done = found.state in {SetState.APPLIED, SetState.NATIVE}
     return Answer(
         text=paragraphs(parts),
@@ -26,96 +30,122 @@ def _status(request: Request) -> Answer:
     )
 
 
-def _advice(request: Request, found: SetStatus) -> str:
+def _advice(request: Request, found: Installation, names: Sequence[str] = ()) -> str:
     """The command that helps on from a state; the cure that ``apply`` would name, where it would refuse."""
     if found.state is SetState.NATIVE:
         return ""
-    if found.state is SetState.APPLIED:
+    wish = plan.to_apply(found, names)
+    if found.state is SetState.APPLIED and wish.wanted <= found.applied:
         return request.command("verify")
     try:
-        transaction.require_changeable(found, FileState.APPLIED)
+        plan.require(found, wish)
     except Refused as refusal:
         return refusal.next_step
-    return request.command("apply")
+    return request.command("apply", *names)
 
 
 def _apply(request: Request) -> Answer:
-    outcome = transaction.apply(request.manifest, request.target)
-    total = len(outcome.after.files)
+    outcome = transaction.apply(request.release, request.target, request.options.sets)
     if outcome.before.state is SetState.NATIVE:
-        sentence, next_step = report.summary(outcome.after) + " Nothing was changed.", ""
-    elif outcome.changes:
+        return _of_outcome(outcome, report.summary(outcome.after) + " Nothing was changed.", "")
+    total = len(plan.goals(outcome.after, outcome.wish))
+    if outcome.changes:
         written = f"{len(outcome.changes)} of {total} files written, each read back and hashed"
         sentence = (
             f"applied: {written}."
             if len(outcome.changes) == total
             else f"applied: {written}; the others were there already."
         )
-        next_step = request.command("verify")
     else:
         sentence = f"already applied: all {total} files have the expected hashes. Nothing was changed."
-        next_step = request.command("verify")
-    return _of_outcome(outcome, sentence, next_step)
+    return _of_outcome(outcome, sentence, request.command("verify"))
 
 
 def _revert(request: Request) -> Answer:
-    outcome = transaction.revert(request.manifest, request.target)
-    total = len(outcome.after.files)
+    outcome = transaction.revert(request.release, request.target, request.options.sets)
     if outcome.before.state is SetState.NATIVE:
-        sentence = report.summary(outcome.after) + " Nothing was changed."
-    elif outcome.changes:
-        undone = f"reverted: {len(outcome.changes)} of {total} files are again as upstream published them"
-        sentence = f"{undone}." if len(outcome.changes) == total else f"{undone}; the others were so already."
-    else:
-        sentence = f"already pristine: none of the {total} files was applied. Nothing was changed."
-    return _of_outcome(outcome, sentence, "")
+        return _of_outcome(outcome, report.summary(outcome.after) + " Nothing was changed.", "")
+    return _of_outcome(outcome, _reverted(outcome) if outcome.wish.wanted else _all_reverted(outcome), "")
 
 
-def _of_outcome(outcome: transaction.Outcome, sentence: str, next_step: str) -> Answer:
+def _all_reverted(outcome: Outcome) -> str:
+    total = len(plan.goals(outcome.after, outcome.wish))
+    if not outcome.changes:
+        return f"already pristine: none of the {total} files was applied. Nothing was changed."
+    undone = f"reverted: {len(outcome.changes)} of {total} files are again as upstream published them"
+    return f"{undone}." if len(outcome.changes) == total else f"{undone}; the others were so already."
+
+
+def _reverted(outcome: Outcome) -> str:
+    """Of a revert that leaves something there."""
+    gone = ", ".join(sorted(outcome.wish.concerned - outcome.wish.wanted))
+    stays = ", ".join(sorted(outcome.wish.wanted))
+    if not outcome.changes:
+        return f"already so: {gone} was not applied; {stays} stays. Nothing was changed."
+    return f"reverted {gone}: {len(outcome.changes)} files written, each read back and hashed; {stays} stays."
+
+
+def _of_outcome(outcome: Outcome, sentence: str, next_step: str) -> Answer:
     parts = [report.heading(outcome.after), report.changed(outcome), sentence]
     return Answer(paragraphs(parts), report.outcome_json(outcome), next_step=next_step)
 
 
 def _verify(request: Request) -> Answer:
     levels = frozenset({Level.BYTES}) if request.options.fast else frozenset(Level)
-    result = verify.verify(request.manifest, request.target, levels)
+    names = request.options.sets
+    result = verify.verify(request.release, request.target, levels, names)
     parts = [
-        report.heading(result.status),
+        report.heading(result.found),
         report.checks(result),
         report.verdict(result),
-        report.symptoms(result.status),
+        report.symptoms(result.found),
     ]
     return Answer(
         text=paragraphs(parts),
         data=report.verification_json(result),
         exit_code=ExitCode.OK if result.passed else ExitCode.NO,
-        next_step="" if result.passed else _advice(request, result.status),
+        next_step="" if result.passed else _advice(request, result.found, names),
     )
 
 
 def _diff(request: Request) -> Answer:
-    found = state.inspect(request.manifest, request.target)
+    found = state.inspect(request.release, request.target)
     if found.state is SetState.NATIVE:
         return Answer(report.summary(found), report.status_json(found))
-    transaction.require_changeable(found, FileState.APPLIED)
-    diff = report.unified_diff(found)
+    wish = plan.to_apply(found, request.options.sets)
+    diff = report.unified_diff(found, wish, plan.require(found, wish))
     data = report.status_json(found) | {"diff": diff.decode("utf-8", "backslashreplace")}
     return Answer("", data, raw=diff)
 
 
 def _overlay(request: Request) -> Answer:
-    found = state.inspect(request.manifest, request.target)
+    found = state.inspect(request.release, request.target)
     if found.state is SetState.NATIVE:
         return Answer(report.summary(found), report.status_json(found))
-    folder = request.options.out or Path("build", "overlay", request.manifest.id)
-    built = overlay.build(found, folder)
+    wish = plan.to_apply(found, request.options.sets)
+    name = "+".join((request.release.id, *sorted(wish.wanted - {BASE})))
+    folder = request.options.out or Path("build", "overlay", name)
+    built = overlay.build(found, wish, folder)
     mounts = " \\\n".join(f"  {item.mount_option}" for item in built)
     sentence = f"built: {len(built)} files in {folder}. Mount them over an untouched container, read-only:"
     return Answer(f"{sentence}\n\n{mounts}", report.overlay_json(found, built))
 
 
+def _sets(request: Request) -> Answer:
+    found = state.inspect(request.release, request.target)
+    if found.state in {SetState.NATIVE, SetState.UNSUPPORTED}:
+        code = ExitCode.OK if found.state is SetState.NATIVE else ExitCode.NO
+        return Answer(report.summary(found), report.sets_json(found), code)
+    parts = [report.heading(found), report.sets(found)]
+    return Answer(paragraphs(parts), report.sets_json(found), next_step=request.command("apply", "SET..."))
+
+
 def _verify_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--fast", action="store_true", help="the bytes alone")
+
+
+def _set_arguments(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("sets", nargs="*", metavar="SET", help=f"{BASE}, or an opt-in set (see: kit sets)")
 
 
 def _overlay_arguments(verb: argparse.ArgumentParser) -> None:
@@ -128,19 +158,32 @@ VERBS = {
         _status,
         (target_arguments,),
     ),
-    "apply": Verb("install the set: all of its files, or none", _apply, (target_arguments,)),
+    "apply": Verb(
+        "install the base set, and the named ones on it: all of their files, or none",
+        _apply,
+        (target_arguments, _set_arguments),
+    ),
     "verify": Verb(
         "prove it: the bytes, every name, then an import in a fresh interpreter",
         _verify,
-        (target_arguments, _verify_arguments),
+        (target_arguments, _verify_arguments, _set_arguments),
     ),
     "diff": Verb(
-        "print the whole set as one unified diff, from pristine to applied", _diff, (target_arguments,)
+        "print the whole set as one unified diff, from pristine to applied",
+        _diff,
+        (target_arguments, _set_arguments),
     ),
-    "revert": Verb("undo the set: all of its files, or none", _revert, (target_arguments,)),
+    "revert": Verb(
+        "undo the named sets, or all: all of their files, or none",
+        _revert,
+        (target_arguments, _set_arguments),
+    ),
     "overlay": Verb(
         "build the full files, to be mounted over an untouched container",
         _overlay,
-        (target_arguments, _overlay_arguments),
+        (target_arguments, _overlay_arguments, _set_arguments),
+    ),
+    "sets": Verb(
+        "what there is for this release: what each set does, costs and needs", _sets, (target_arguments,)
     ),
 }

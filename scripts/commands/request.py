@@ -11,9 +11,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from patchkit import manifest, target
+from patchkit import recognition, target
 from patchkit.errors import ExitCode
-from patchkit.manifest import Folder, Manifest
+from patchkit.manifest import Folder
+from patchkit.release import Catalogue, Release
 from patchkit.target import Target
 
 VERSION = "0.1.0"
@@ -35,25 +36,31 @@ class Answer:
 class Request:
     """A verb's view of the command line. ``kit`` is what the user types for this program.
 
-    The manifest and the target are looked up when a verb asks for them: some need neither.
+    The release and the target are looked up when a verb asks for them: some need neither.
     """
 
     options: argparse.Namespace
     kit: str
 
     @cached_property
-    def manifest(self) -> Manifest:
-        return manifest.load(bundle())
+    def catalogue(self) -> Catalogue:
+        return Catalogue(bundle())
 
     @cached_property
     def target(self) -> Target:
+        packages = self.catalogue.first.packages  # of every release the same, by their import names
         if self.options.root:
-            return target.in_folder(self.manifest, self.options.root)
-        return target.of_interpreter(self.manifest, self.options.python)
+            return target.in_folder(packages, self.options.root)
+        return target.of_interpreter(packages, self.options.python)
 
-    def command(self, verb: str) -> str:
+    @cached_property
+    def release(self) -> Release:
+        """The one that the target is of. Nobody types it."""
+        return recognition.release_of(self.catalogue, self.target)
+
+    def command(self, verb: str, *arguments: str) -> str:
         """The kit's command for another verb on the same target."""
-        return " ".join([self.kit, verb, *target_options(self.options)])
+        return " ".join([self.kit, verb, *arguments, *target_options(self.options)])
 
 
 @dataclass(frozen=True)

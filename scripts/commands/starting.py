@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from patchkit.errors import ExitCode, KitError, TargetNotFound
+from patchkit.errors import BundleDamaged, ExitCode, KitError
 from patchkit.target import Target
 
 from .request import Answer, Request, Verb, target_arguments, target_options
@@ -26,11 +26,15 @@ def _doctor(request: Request) -> Answer:
         return Answer(text, {"checks": [{"name": name, "summary": summary} for name, summary in rows]})
     try:
         found: Target | KitError = request.target
-    except TargetNotFound as error:
+        release = request.release
+    except BundleDamaged:
+        raise
+    except KitError as error:
         found = error  # one finding among others: the machine can be looked at all the same
+        release = request.catalogue.first  # where nothing is found, nothing is said of it
     examination = doctor.examine(
         Host(),
-        request.manifest,
+        release,
         found,
         frozenset(options.ignore),
         port=options.port,
@@ -109,7 +113,7 @@ def _preflight(request: Request) -> Answer:
         arguments=tuple(options.arguments),
     )
     names = " ".join(target_options(options))
-    found = preflight.look(start, Host(), request.manifest, request.target, frozenset(options.ignore), names)
+    found = preflight.look(start, Host(), request.release, request.target, frozenset(options.ignore), names)
     return Answer(
         preflight.text(found, request.kit, names),
         preflight.as_json(found, request.kit, names),

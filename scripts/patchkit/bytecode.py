@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from .state import FileStatus
+from .state import ChainStatus
 from .target import Target
 
 
@@ -18,7 +18,7 @@ def of_source(source: Path, target: Target) -> list[Path]:
     return sorted(path for path in found if path.is_file())
 
 
-def stale_of(found: FileStatus, target: Target) -> Iterator[Path]:
+def stale_of(found: ChainStatus, target: Target) -> Iterator[Path]:
     """Byte code that Python might run though it is of another source (a killed run's, say)."""
     for path in of_source(found.path, target):
         with suppress(FileNotFoundError):

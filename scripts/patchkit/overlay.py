@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The full files of an applied set, written to a folder to be mounted or copied.
+"""The full files of applied sets, written to a folder to be mounted or copied.
 
 The kit holds no copy of an upstream file, so these are made from the installation
 that is there, pristine or applied, and proved by their hashes.
@@ -12,9 +12,10 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from .chain import PRISTINE
 from .errors import Refused
-from .state import FileState, SetStatus, applied_text
-from .transaction import require_changeable
+from .plan import Wish, goals, require
+from .state import Installation
 
 _OTHER_FOLDER = "give another folder with --out"
 
@@ -38,24 +39,25 @@ class Built:
         return f"-v {shlex.quote(f'{self.file}:{self.container_path}:ro')}"
 
 
-def build(status: SetStatus, folder: Path) -> tuple[Built, ...]:
-    """Write every file of the set, applied, below ``folder``.
+def build(found: Installation, wish: Wish, folder: Path) -> tuple[Built, ...]:
+    """Write every file of the sets that a wish names, as they make it, below ``folder``.
 
     Raises:
         Refused: the installation is drifted or another release, or ``folder`` cannot be written.
     """
-    require_changeable(status, FileState.APPLIED)
-    texts = [(found, applied_text(found)) for found in status.files]
-    for found in status.files:
-        _require_place(folder / found.file.path, found.path)
+    texts = require(found, wish)
+    files = [goal.on_disk for goal in goals(found, wish) if goal.rung != PRISTINE]
+    for status in files:
+        _require_place(folder / status.chain.path, status.path)
     built = []
-    for found, text in texts:
-        path = folder / found.file.path
+    for status in files:
+        name = status.chain.path
+        path = folder / name
         try:
-            _write(path, text)
+            _write(path, texts[name] or b"")
         except OSError as error:
             raise NotBuilt(f"{path} cannot be written ({error.strerror})", _OTHER_FOLDER) from error
-        built.append(Built(path.resolve(), _container_path(status, found.file.path)))
+        built.append(Built(path.resolve(), _container_path(found, name)))
     return tuple(built)
 
 
@@ -82,9 +84,9 @@ def _write(path: Path, text: bytes) -> None:
         raise
 
 
-def _container_path(status: SetStatus, path: PurePosixPath) -> PurePosixPath:
+def _container_path(found: Installation, path: PurePosixPath) -> PurePosixPath:
     """Where to mount: over the imported file, or, for a bare folder, as in the official image."""
-    if status.target.python is not None:
-        return PurePosixPath(status.target.file(path))
-    package = status.manifest.package(path.parts[0])
+    if found.target.python is not None:
+        return PurePosixPath(found.target.file(path))
+    package = found.release.package(path.parts[0])
     return package.image_folder.joinpath(*path.parts[1:])

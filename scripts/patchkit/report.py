@@ -6,18 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sized
 from typing import Any
 
+from . import drift
+from .chain import PRISTINE, short
 from .errors import ExitCode, KitError, NotPutBack
+from .manifest import BASE
 from .overlay import Built
-from .state import (
-    FileState,
-    FileStatus,
-    SetState,
-    SetStatus,
-    applied_text,
-    explain_drift,
-    pristine_text,
-    short,
-)
+from .plan import Texts, Wish, goals
+from .state import ChainStatus, FileState, FileStatus, Installation, SetState, SetStatus
 from .transaction import Outcome
 from .unified_diff import split_lines
 from .verify import Check, Level, Result, Verification
@@ -30,43 +25,67 @@ _LEVEL_TITLES = {
 _MARKS = {Result.PASSED: "ok", Result.FAILED: "FAILED", Result.NOT_RUN: "not run"}
 
 
-def heading(status: SetStatus) -> str:
-    """The set, and the packages it is for: name, version, folder."""
-    lines = [status.manifest.title, ""]
-    for package in status.manifest.packages:
-        location = status.target.locations[package.import_name]
+def heading(found: Installation) -> str:
+    """The release, and the packages it is for: name, version, folder."""
+    lines = [found.release.title, ""]
+    for package in found.release.packages:
+        location = found.target.locations[package.import_name]
         lines.append(f"  {package.name:<12} {location.version or 'version unknown':<16} {location.folder}")
         for other in location.others:
             lines.append(f"  {'':<12} {'not imported':<16} {other} (a second copy; the kit leaves it alone)")
     return "\n".join(lines)
 
 
-def files(status: SetStatus) -> str:
+def files(found: Installation) -> str:
+    """The files of the base, and of each opt-in set that is there, under its name."""
+    parts = [_files_of(found.base, found)]
+    parts += [f"{s.name}: {s.patch_set.title}\n\n{_files_of(s, found)}" for s in found.begun]
+    return "\n\n".join(parts)
+
+
+def _files_of(status: SetStatus, found: Installation) -> str:
     """One line a file: state, name, and the hash that was found."""
     lines = []
-    for found in status.files:
-        note = ", mounted" if found.mounted else ""
-        lines.append(f"  {found.state.value + note:<17} {found.file.path!s:<41} {short(found.found)}")
-        if found.state in {FileState.DRIFTED, FileState.MISSING}:
-            expected = f"{short(found.file.before)} (pristine) or {short(found.file.after)} (applied)"
-            lines.append(f"  {'':<17} expected {expected}")
-            lines.append(f"  {'':<17} {explain_drift(found).text}")
+    for file in status.files:
+        note = _set_on(file) and f", {_set_on(file)}"
+        note += ", mounted" if file.mounted else ""
+        lines.append(f"  {file.state.value + note:<17} {file.file.path!s:<41} {short(file.found)}")
+        if file.state in {FileState.DRIFTED, FileState.MISSING}:
+            lines.append(f"  {'':<17} expected {_expected(file)}")
+            lines.append(f"  {'':<17} {drift.explain(file, found.release)}")
     return "\n".join(lines)
 
 
-def summary(status: SetStatus) -> str:
-    """One sentence on the whole set, and for a half-patched one what a user would see."""
-    total = len(status.files)
-    applied = len(status.in_state(FileState.APPLIED))
-    match status.state:
+def _set_on(file: FileStatus) -> str:
+    """The opt-in set whose edit lies on the one that is spoken of; empty where none does."""
+    owner = file.on_disk.owner
+    return owner if file.state is FileState.APPLIED and owner != file.file.owner else ""
+
+
+def _expected(file: FileStatus) -> str:
+    return f"{short(file.on_disk.chain.digest(PRISTINE))} (pristine) or {short(file.file.after)} (applied)"
+
+
+def summary(found: Installation) -> str:
+    """One sentence on the base, and one on each opt-in set that is there."""
+    match found.state:
         case SetState.NATIVE:
-            first = status.manifest.packages[0]
+            first = found.release.packages[0]
             return (
                 f"native: not needed from {first.name} {first.native_from} on, which has the model by itself."
             )
         case SetState.UNSUPPORTED:
-            wanted = " and ".join(f"{p.name} {' or '.join(p.supported)}" for p in status.manifest.packages)
+            wanted = " and ".join(f"{p.name} {' or '.join(p.supported)}" for p in found.release.packages)
             return f"unsupported: this set is for {wanted}."
+    sentences = [_of_set(found.base), *(f"{status.name} {_of_set(status)}" for status in found.begun)]
+    return " ".join(sentences)
+
+
+def _of_set(status: SetStatus) -> str:
+    """One sentence on a whole set."""
+    total = len(status.files)
+    applied = len(status.in_state(FileState.APPLIED))
+    match status.state:
         case SetState.DRIFTED:
             bad = status.in_state(FileState.DRIFTED, FileState.MISSING)
             return f"drifted: {len(bad)} of {total} files {_are(bad)} neither pristine nor applied."
@@ -74,28 +93,27 @@ def summary(status: SetStatus) -> str:
             return f"applied: {applied} of {total} files."
         case SetState.PRISTINE:
             return f"pristine: none of the {total} files is applied."
-        case SetState.PARTIAL:
-            names = ", ".join(str(found.file.path) for found in status.in_state(FileState.PRISTINE))
-            verb = _are(status.in_state(FileState.APPLIED))
-            return f"partial: {applied} of {total} files {verb} applied; not applied: {names}."
+    names = ", ".join(str(file.file.path) for file in status.in_state(FileState.PRISTINE))
+    verb = _are(status.in_state(FileState.APPLIED))
+    return f"partial: {applied} of {total} files {verb} applied; not applied: {names}."
 
 
 def _are(things: Sized) -> str:
     return "is" if len(things) == 1 else "are"
 
 
-def symptoms(status: SetStatus) -> str:
+def symptoms(found: Installation) -> str:
     """What serving the model on this installation would look like; empty where all is well."""
-    if status.state is not SetState.PARTIAL:
+    if found.state is not SetState.PARTIAL:
         return ""
-    lines = [f"  - {symptom.text}" for symptom in status.symptoms]
+    lines = [f"  - {symptom.text}" for symptom in found.symptoms]
     return "\n".join(["As it is, Step-3.7-Flash would show:", *lines])
 
 
 def changed(outcome: Outcome) -> str:
     """One line for each file that was written, from which content to which."""
-    found = {status.path: status for status in outcome.before.files}
-    after = {status.path: status for status in outcome.after.files}
+    found = {status.path: status for status in outcome.before.chains}
+    after = {status.path: status for status in outcome.after.chains}
     lines = []
     for change in outcome.changes:
         verb = "removed" if change.after is None else "created" if change.before is None else "replaced"
@@ -113,51 +131,75 @@ def checks(verification: Verification) -> str:
         of_level = [check for check in verification.checks if check.level is level]
         if of_level:
             lines += ["", f"{_LEVEL_TITLES[level]}:"]
-            lines += [f"  {_MARKS[c.result]:<8} {c.subject:<41} {c.detail}" for c in of_level]
+            lines += [f"  {_MARKS[c.result]:<8} {_subject(c):<41} {c.detail}" for c in of_level]
     return "\n".join(lines[1:])
 
 
 def verdict(verification: Verification) -> str:
     """The last line of ``verify``: what was proved, and what was not looked at."""
-    status = verification.status
-    if status.state is SetState.NATIVE:
-        return summary(status)
+    found = verification.found
+    if found.state is SetState.NATIVE:
+        return summary(found)
     count = {result: sum(c.result is result for c in verification.checks) for result in Result}
     not_run = f", {count[Result.NOT_RUN]} not run" if count[Result.NOT_RUN] else ""
     if verification.passed:
         return f"verified: {count[Result.PASSED]} checks passed{not_run}."
     failed = "1 check" if count[Result.FAILED] == 1 else f"{count[Result.FAILED]} checks"
-    return f"NOT verified: {failed} failed{not_run}. {summary(status)}"
+    return f"NOT verified: {failed} failed{not_run}. {summary(found)}"
 
 
-def unified_diff(status: SetStatus) -> bytes:
-    """The set as one diff, pristine to applied, that ``git apply`` and ``patch -p1`` read."""
-    return b"".join(line for found in status.files for line in _diff_of(found))
+def _subject(check: Check) -> str:
+    """What a check is about, with the opt-in set that asked for it."""
+    return check.subject if check.set == BASE else f"{check.subject} [{check.set}]"
 
 
-def _diff_of(found: FileStatus) -> Iterable[bytes]:
+def unified_diff(found: Installation, wish: Wish, texts: Texts) -> bytes:
+    """What a wish makes of the published files, as one diff that ``git apply`` and ``patch -p1`` read."""
+    there = [goal.on_disk for goal in goals(found, wish) if goal.rung != PRISTINE]
+    return b"".join(line for status in there for line in _diff_of(status, texts[status.chain.path]))
+
+
+def _diff_of(status: ChainStatus, after: bytes | None) -> Iterable[bytes]:
     import difflib  # for one verb alone
 
-    path = str(found.file.path).encode()
-    before = pristine_text(found)
+    path = str(status.chain.path).encode()
+    before = status.chain.text_on(PRISTINE, status.text, status.rung or PRISTINE)
     old_name = b"/dev/null" if before is None else b"a/" + path
     return difflib.diff_bytes(
-        difflib.unified_diff,
-        split_lines(before or b""),
-        split_lines(applied_text(found)),
-        old_name,
-        b"b/" + path,
+        difflib.unified_diff, split_lines(before or b""), split_lines(after or b""), old_name, b"b/" + path
     )
+
+
+def sets(found: Installation) -> str:
+    """Every set of the release: its state, and what to know before choosing it."""
+    import textwrap  # for one verb alone
+
+    lines: list[str] = []
+    for status in found.sets:
+        lines.append(f"  {status.name:<10} {_state_word(status)}: {status.patch_set.title}")
+        about = status.patch_set.about
+        for label, text in vars(about).items() if about else ():
+            indent = " " * 24
+            head = f"{'':<13}{label:<11}"
+            lines += textwrap.wrap(text, 110, initial_indent=head, subsequent_indent=indent)
+        lines.append("")
+    return "\n".join(lines[:-1])
+
+
+def _state_word(status: SetStatus) -> str:
+    return "not applied" if status.state is SetState.PRISTINE else status.state.value
 
 
 # --- for programs -----------------------------------------------------------------
 
 
-def status_json(status: SetStatus) -> dict[str, Any]:
+def status_json(found: Installation) -> dict[str, Any]:
+    """Of the base; with the opt-in sets that are there, where there are any."""
+    is_partial = found.state is SetState.PARTIAL
     return {
-        "set": status.manifest.id,
-        "manifest_sha256": status.manifest.sha256,
-        "state": status.state.value,
+        "set": found.release.id,
+        "manifest_sha256": found.base.patch_set.sha256,
+        "state": found.state.value,
         "packages": [
             {
                 "name": package.name,
@@ -165,22 +207,44 @@ def status_json(status: SetStatus) -> dict[str, Any]:
                 "folder": str(location.folder),
                 "other_copies": [str(other) for other in location.others],
             }
-            for package in status.manifest.packages
-            for location in [status.target.locations[package.import_name]]
+            for package in found.release.packages
+            for location in [found.target.locations[package.import_name]]
         ],
-        "files": [
-            {
-                "path": str(found.file.path),
-                "location": str(found.path),
-                "state": found.state.value,
-                "mounted": found.mounted,
-                "sha256": found.found,
-                "pristine_sha256": found.file.before,
-                "applied_sha256": found.file.after,
-            }
-            for found in status.files
+        "files": [_file_json(file) for file in found.base.files],
+        "symptoms": [symptom.text for symptom in found.symptoms] if is_partial else [],
+    } | ({"opt_in_sets": [_set_json(status) for status in found.begun]} if found.begun else {})
+
+
+def _set_json(status: SetStatus) -> dict[str, Any]:
+    return {
+        "set": status.name,
+        "manifest_sha256": status.patch_set.sha256,
+        "state": status.state.value,
+        "files": [_file_json(file) for file in status.files],
+    }
+
+
+def _file_json(file: FileStatus) -> dict[str, Any]:
+    return {
+        "path": str(file.file.path),
+        "location": str(file.path),
+        "state": file.state.value,
+        "mounted": file.mounted,
+        "sha256": file.found,
+        "pristine_sha256": file.on_disk.chain.digest(PRISTINE),
+        "applied_sha256": file.file.after,
+    } | ({"set_on_it": _set_on(file)} if _set_on(file) else {})
+
+
+def sets_json(found: Installation) -> dict[str, Any]:
+    return {
+        "release": found.release.id,
+        "releases": list(found.release.catalogue.ids),
+        "sets": [
+            {"set": s.name, "title": s.patch_set.title, "state": _state_word(s)}
+            | (vars(s.patch_set.about) if s.patch_set.about else {})
+            for s in found.sets
         ],
-        "symptoms": [symptom.text for symptom in status.symptoms] if status.state is SetState.PARTIAL else [],
     }
 
 
@@ -193,21 +257,22 @@ def outcome_json(outcome: Outcome) -> dict[str, Any]:
 
 def verification_json(verification: Verification) -> dict[str, Any]:
     def row(check: Check) -> dict[str, str]:
-        return {
+        of_set = {} if check.set == BASE else {"set": check.set}
+        return of_set | {
             "level": check.level.value,
             "subject": check.subject,
             "result": check.result.value,
             "detail": check.detail,
         }
 
-    return status_json(verification.status) | {
+    return status_json(verification.found) | {
         "passed": verification.passed,
         "checks": [row(check) for check in verification.checks],
     }
 
 
-def overlay_json(status: SetStatus, built: tuple[Built, ...]) -> dict[str, Any]:
-    return status_json(status) | {
+def overlay_json(found: Installation, built: tuple[Built, ...]) -> dict[str, Any]:
+    return status_json(found) | {
         "overlay": [
             {"file": str(item.file), "container_path": str(item.container_path), "option": item.mount_option}
             for item in built

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is on the disk, and what would have to change. Nothing here writes."""
+"""What is on the disk: the rung of each file, the state of each set and of all. Nothing here writes."""
 
 from __future__ import annotations
 
@@ -7,19 +7,23 @@ import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from . import versions
+from .chain import Chain
 from .errors import Refused
-from .manifest import LineEnds, Manifest, Package, Sentinel, Symptom, TargetFile, sha256
+from .manifest import BASE, Package, PatchSet, Symptom, TargetFile, sha256
+from .release import Release
 from .target import Location, Target, mount_points, require_inside
-from .unified_diff import Mismatch, UnifiedDiff
 
 MAX_SOURCE_BYTES = 64 * 1024 * 1024
 """No source file is larger; what is, is not read into memory to be hashed."""
 
 
 class FileState(Enum):
+    """Of a file, as one set sees it: without its edit, with it, or of no known content."""
+
     PRISTINE = "pristine"
     APPLIED = "applied"
     DRIFTED = "drifted"
@@ -27,6 +31,8 @@ class FileState(Enum):
 
 
 class SetState(Enum):
+    """Of a set, or of the whole installation. PRISTINE is: nothing of it is there."""
+
     PRISTINE = "pristine"
     APPLIED = "applied"
     PARTIAL = "partial"
@@ -36,64 +42,150 @@ class SetState(Enum):
 
 
 @dataclass(frozen=True)
-class FileStatus:
-    """One file of the set as found. ``text`` is None where there is no such file."""
+class ChainStatus:
+    """One file as found. ``text`` is None where there is no such file, ``rung`` where it is on none."""
 
-    file: TargetFile
+    chain: Chain
     path: Path
     text: bytes | None
-    state: FileState
+    rung: int | None
     mounted: bool = False
     """The file is a mount point of its own (``docker run -v``)."""
+    trouble: Refused | None = None
+    """Why it could not be looked at; known only of a file that the base leaves alone."""
 
     @property
     def found(self) -> str | None:
         """The sha256 of what is there, None for nothing."""
         return None if self.text is None else sha256(self.text)
 
+    @property
+    def owner(self) -> str:
+        """The set whose edit is the topmost one there; empty for a pristine or unknown file."""
+        return self.chain.edits[self.rung - 1].owner if self.rung else ""
+
+
+@dataclass(frozen=True)
+class FileStatus:
+    """One file as one set sees it: ``file`` is the edit of the set."""
+
+    file: TargetFile
+    on_disk: ChainStatus
+
+    @property
+    def state(self) -> FileState:
+        if self.on_disk.rung is None:
+            return FileState.MISSING if self.on_disk.text is None else FileState.DRIFTED
+        is_there = self.on_disk.rung >= self.on_disk.chain.rung_of_edit(self.file)
+        return FileState.APPLIED if is_there else FileState.PRISTINE
+
+    @property
+    def path(self) -> Path:
+        return self.on_disk.path
+
+    @property
+    def text(self) -> bytes | None:
+        return self.on_disk.text
+
+    @property
+    def found(self) -> str | None:
+        return self.on_disk.found
+
+    @property
+    def mounted(self) -> bool:
+        return self.on_disk.mounted
+
 
 @dataclass(frozen=True)
 class SetStatus:
-    """The whole set as found."""
+    """One set as found."""
 
-    manifest: Manifest
-    target: Target
-    state: SetState
+    patch_set: PatchSet
     files: tuple[FileStatus, ...]
-    broken_sentinels: tuple[Sentinel, ...]
+
+    @property
+    def name(self) -> str:
+        return self.patch_set.name
+
+    @cached_property
+    def state(self) -> SetState:
+        return combine(status.state for status in self.files)
+
+    @property
+    def begun(self) -> bool:
+        """At least one of its edits is there."""
+        return bool(self.in_state(FileState.APPLIED))
 
     def in_state(self, *states: FileState) -> tuple[FileStatus, ...]:
         return tuple(status for status in self.files if status.state in states)
 
-    @property
-    def symptoms(self) -> tuple[Symptom, ...]:
-        """What a user of this half-patched installation sees, by the manifest."""
-        applied = {status.file.path for status in self.in_state(FileState.APPLIED)}
-        return tuple(
-            symptom
-            for symptom in self.manifest.symptoms
-            if not symptom.without & applied and symptom.present <= applied
-        )
-
 
 @dataclass(frozen=True)
-class Change:
-    """One file from one content to another; None is "no such file"."""
+class Installation:
+    """All sets of a release, as found in a target."""
 
-    path: Path
-    name: PurePosixPath
-    before: bytes | None
-    after: bytes | None
+    release: Release
+    target: Target
+    by_version: SetState | None
+    """UNSUPPORTED or NATIVE, where the version strings alone decide."""
+    chains: tuple[ChainStatus, ...] = ()
 
+    @cached_property
+    def sets(self) -> tuple[SetStatus, ...]:
+        """Of the base, then of every opt-in set."""
+        on_disk = {status.chain.path: status for status in self.chains}
+        return tuple(
+            SetStatus(s, tuple(FileStatus(f, on_disk[f.path]) for f in s.files if f.path in on_disk))
+            for s in self.release.sets
+        )
 
-def classify(file: TargetFile, text: bytes | None) -> FileState:
-    """The state of one file, by its hash alone."""
-    found = None if text is None else sha256(text)
-    if found == file.after:
-        return FileState.APPLIED
-    if found == file.before:
-        return FileState.PRISTINE
-    return FileState.MISSING if text is None else FileState.DRIFTED
+    @property
+    def base(self) -> SetStatus:
+        return self.sets[0]
+
+    @property
+    def begun(self) -> tuple[SetStatus, ...]:
+        """The opt-in sets of which at least a part is there."""
+        return tuple(status for status in self.sets[1:] if status.begun)
+
+    @property
+    def present(self) -> tuple[SetStatus, ...]:
+        """The base, and what is begun on it: what a user of this installation is concerned with."""
+        return (self.base, *self.begun)
+
+    @property
+    def applied(self) -> frozenset[str]:
+        """The names of the sets that are wholly there."""
+        return frozenset(s.name for s in self.sets if s.state is SetState.APPLIED)
+
+    @cached_property
+    def state(self) -> SetState:
+        """Of the base, unless what stands on it is worse."""
+        if self.by_version is not None:
+            return self.by_version
+        found = {status.state for status in self.present}
+        if SetState.DRIFTED in found:
+            return SetState.DRIFTED
+        return found.pop() if len(found) == 1 else SetState.PARTIAL
+
+    @property
+    def symptoms(self) -> tuple[Symptom, ...]:
+        """What a user of this half-patched installation sees, by the manifests."""
+        return tuple(
+            symptom
+            for status in self.present
+            for symptom in status.patch_set.symptoms
+            if self._is_shown(symptom, status.name)
+        )
+
+    def _is_shown(self, symptom: Symptom, name: str) -> bool:
+        def is_applied(path: PurePosixPath) -> bool:
+            """By the edit of the set itself where it has one, else by whichever there is."""
+            of_path = [f for status in self.sets for f in status.files if f.file.path == path]
+            own = [found for found in of_path if found.file.owner == name] or of_path
+            return bool(own) and own[0].state is FileState.APPLIED
+
+        return not any(map(is_applied, symptom.without)) and all(map(is_applied, symptom.present))
 
 
 def combine(states: Iterable[FileState]) -> SetState:
@@ -106,9 +198,9 @@ def combine(states: Iterable[FileState]) -> SetState:
     return SetState.PRISTINE if found == {FileState.PRISTINE} else SetState.PARTIAL
 
 
-def by_version(manifest: Manifest, target: Target) -> SetState | None:
+def by_version(release: Release, target: Target) -> SetState | None:
     """What the version strings decide on their own, or None where the hashes must."""
-    pairs = [(p, target.locations[p.import_name]) for p in manifest.packages]
+    pairs = [(p, target.locations[p.import_name]) for p in release.packages]
     if all(_is_native(package, location) for package, location in pairs):
         return SetState.NATIVE
     if any(is_other_release(package, location) for package, location in pairs):
@@ -128,29 +220,42 @@ def is_other_release(package: Package, location: Location) -> bool:
     return found is not None and found not in {versions.parse(text) for text in package.supported}
 
 
-def inspect(manifest: Manifest, target: Target) -> SetStatus:
-    """Read the set off the disk.
+def inspect(release: Release, target: Target) -> Installation:
+    """Read every set off the disk.
 
     Raises:
-        Refused: a file is a symlink, is no regular file, or cannot be read.
+        Refused: a file of the base is a symlink, is no regular file, or cannot be read.
     """
-    decided = by_version(manifest, target)
+    decided = by_version(release, target)
     if decided is SetState.NATIVE:
-        return SetStatus(manifest, target, decided, (), ())
-    require_inside(target, [file.path for file in manifest.files])
+        return Installation(release, target, decided)
+    require_inside(target, [file.path for file in release.base.files])
     mounts = mount_points()
-    files = tuple(_inspect_file(file, target.file(file.path), mounts) for file in manifest.files)
-    state = decided or combine(status.state for status in files)
-    broken = tuple(s for s in manifest.sentinels if not _holds(s, target))
-    return SetStatus(manifest, target, state, files, broken)
+    return Installation(
+        release, target, decided, tuple(_inspect(chain, target, mounts) for chain in release.chains)
+    )
 
 
-def _inspect_file(file: TargetFile, path: Path, mounts: frozenset[Path]) -> FileStatus:
-    text = _read(path)
-    return FileStatus(file, path, text, classify(file, text), path in mounts)
+def _inspect(chain: Chain, target: Target, mounts: frozenset[Path]) -> ChainStatus:
+    path = target.file(chain.path)
+    if chain.edits[0].owner == BASE:
+        text = read(path)
+        return ChainStatus(chain, path, text, chain.rung_of(text), path in mounts)
+    try:
+        # Whoever uses the base alone does not care what this file is.
+        require_inside(target, [chain.path])
+        text = read(path)
+    except Refused as trouble:
+        return ChainStatus(chain, path, None, None, trouble=trouble)
+    return ChainStatus(chain, path, text, chain.rung_of(text), path in mounts)
 
 
-def _read(path: Path) -> bytes | None:
+def read(path: Path) -> bytes | None:
+    """A source file, None where there is none.
+
+    Raises:
+        Refused: it is no regular file, is larger than any source, or cannot be read.
+    """
     try:
         if not path.is_file():
             if not path.exists():
@@ -163,123 +268,3 @@ def _read(path: Path) -> bytes | None:
         return path.read_bytes()
     except OSError as error:
         raise Refused(f"{path} cannot be read ({error.strerror})", "{again}    # as root") from error
-
-
-def _holds(sentinel: Sentinel, target: Target) -> bool:
-    text = _read(target.file(sentinel.path))
-    return text is not None and sentinel.contains.encode() in text
-
-
-def pristine_text(status: FileStatus) -> bytes | None:
-    """The content of a pristine or applied file before the set."""
-    return _turn(status, FileState.PRISTINE)
-
-
-def applied_text(status: FileStatus) -> bytes:
-    """The content of a pristine or applied file with the set."""
-    text = _turn(status, FileState.APPLIED)
-    assert text is not None  # noqa: S101 - only a pristine text can be None
-    return text
-
-
-def _turn(status: FileStatus, goal: FileState) -> bytes | None:
-    """The text of ``goal``, computed and proved by its hash.
-
-    Raises:
-        Refused: the diff does not lead to the hash that the manifest names.
-    """
-    file = status.file
-    if status.state is goal:
-        return status.text
-    expected = file.before if goal is FileState.PRISTINE else file.after
-    text = _other_side(file, status.text, goal)
-    found = None if text is None else sha256(text)
-    if found != expected:
-        raise Refused(
-            f"the patch of {file.path} leads to sha256 {short(found)}, the manifest says {short(expected)}, "
-            "so the kit itself is damaged",
-            "copy the kit again from where you have it",
-        )
-    return text
-
-
-def _other_side(file: TargetFile, text: bytes | None, goal: FileState) -> bytes | None:
-    if file.diff is None:
-        return file.new_text if goal is FileState.APPLIED else None
-    diff = file.diff if goal is FileState.APPLIED else file.diff.reversed()
-    try:
-        return diff.apply(text or b"")
-    except Mismatch as mismatch:
-        raise Refused(
-            f"the patch of {file.path} does not fit its own pre-image at line {mismatch.line}, "
-            "so the kit itself is damaged",
-            "copy the kit again from where you have it",
-        ) from mismatch
-
-
-def changes_to(status: SetStatus, goal: FileState) -> tuple[Change, ...]:
-    """What to write to bring a pristine, applied or partial set to ``goal``, in order.
-
-    Raises:
-        Refused: the kit is damaged, or a file to change is a bind mount.
-    """
-    todo = [s for s in status.files if s.state is not goal]
-    if goal is FileState.PRISTINE:
-        todo.reverse()
-    changes = tuple(Change(s.path, s.file.path, s.text, _turn(s, goal)) for s in todo)
-    for found in todo:
-        if found.mounted:
-            raise Refused(
-                f"{found.path} is a bind mount (docker run -v ...), which cannot be replaced from inside",
-                "start the container without that -v option, or mount what this builds: {kit} overlay",
-            )
-    return changes
-
-
-@dataclass(frozen=True)
-class Drift:
-    """Why a file is neither pristine nor applied, as far as its text tells."""
-
-    text: str
-
-
-def explain_drift(status: FileStatus) -> Drift:
-    """One clause about a drifted or missing file: its line ends, a hand-made edit, the first odd line."""
-    file, text = status.file, status.text
-    if text is None:
-        return Drift("the file is absent")
-    if state := _state_with_other_line_ends(file, text):
-        found = "LF" if file.line_ends is LineEnds.CRLF else "CRLF"
-        return Drift(f"the same text as the {state.value} file, with other line ends ({found})")
-    if file.diff is None:
-        return Drift("another file of that name, not the kit's")
-    try:
-        file.diff.apply(text)
-    except Mismatch as mismatch:
-        if mismatch.found in _added_lines(file.diff):
-            return Drift(f"edited by hand: line {mismatch.line} is already as the patch makes it")
-        return Drift(
-            f"line {mismatch.line}: expected {_show(mismatch.expected)}, found {_show(mismatch.found)}"
-        )
-    return Drift("the lines around the edits are as expected, the difference lies elsewhere")
-
-
-def _state_with_other_line_ends(file: TargetFile, text: bytes) -> FileState | None:
-    state = classify(file, file.line_ends.normalise(text))
-    return state if state in {FileState.PRISTINE, FileState.APPLIED} else None
-
-
-def _added_lines(diff: UnifiedDiff) -> set[bytes]:
-    return {line for hunk in diff.hunks for line in hunk.new if line not in hunk.old}
-
-
-def _show(line: bytes | None) -> str:
-    if line is None:
-        return "the end of the file"
-    text = line.decode("utf-8", "replace").rstrip("\r\n").strip()
-    return repr(text if len(text) <= 60 else text[:57] + "...")
-
-
-def short(digest: str | None) -> str:
-    """The 12 hex digits of a hash that messages show; "absent" for no file."""
-    return "absent" if digest is None else digest[:12]

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from .errors import BundleDamaged, Refused, TargetNotFound
-from .manifest import Manifest
+from .manifest import Package
 
 _LOCATE_TIMEOUT_S = 60
 _MARK = b"--- step3p7-kit ---\n"
@@ -68,14 +68,14 @@ class Target:
         return self.pycache_prefix / source.parent.relative_to("/")
 
 
-def in_folder(manifest: Manifest, root: Path) -> Target:
+def in_folder(packages: Iterable[Package], root: Path) -> Target:
     """The target of ``--root``: a folder that holds ``vllm/`` and ``vllm_ascend/``.
 
     Raises:
         TargetNotFound: a package is not there.
     """
     locations = {}
-    for package in manifest.packages:
+    for package in packages:
         folder = root / package.import_name
         if not (folder / "__init__.py").is_file():
             raise TargetNotFound(
@@ -86,18 +86,16 @@ def in_folder(manifest: Manifest, root: Path) -> Target:
     return Target(locations, python=None)
 
 
-def of_interpreter(manifest: Manifest, python: Path | None) -> Target:
+def of_interpreter(packages: Iterable[Package], python: Path | None) -> Target:
     """The packages that ``python`` would import; by default the one ``vllm`` runs with.
 
     Raises:
         TargetNotFound: no such interpreter, no such package, or only a namespace shadow.
     """
     interpreter = python or default_interpreter()
-    answer = _ask(interpreter, [package.import_name for package in manifest.packages])
-    locations = {}
-    for package in manifest.packages:
-        found = answer["packages"][package.import_name]
-        locations[package.import_name] = _imported(package.import_name, found, interpreter)
+    names = [package.import_name for package in packages]
+    answer = _ask(interpreter, names)
+    locations = {name: _imported(name, answer["packages"][name], interpreter) for name in names}
     prefix = answer["pycache_prefix"]
     return Target(locations, interpreter, Path(prefix) if prefix else None)
 

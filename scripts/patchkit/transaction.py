@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one writer: brings all files of the set to one state, or leaves them as they are.
+"""The one writer: brings all files to what is wished, each by one write, or leaves them as they are.
 
 1. Stage: every new content, and a copy of every old one, is written beside its file,
    given mode and owner, synced, read back and hashed. A folder without permission and
@@ -20,26 +20,17 @@ import re
 import shlex
 import signal
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from . import bytecode, lock
+from . import bytecode, lock, plan
 from .errors import NotPutBack, PutBack, Refused
-from .manifest import Manifest
-from .state import (
-    Change,
-    FileState,
-    SetState,
-    SetStatus,
-    changes_to,
-    explain_drift,
-    inspect,
-    is_other_release,
-    short,
-)
+from .plan import Change, Wish
+from .release import Release
+from .state import Installation, SetState, inspect
 from .target import Target
 
 _DEFERRED = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
@@ -49,98 +40,50 @@ _TEMPORARY = re.compile(r"\..+\.step3p7-kit\.\d+\.(new|old)")
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run did. ``changes`` is empty where the set was already so."""
+    """What a run did for a wish. ``changes`` is empty where all was so already."""
 
-    before: SetStatus
-    after: SetStatus
+    before: Installation
+    after: Installation
+    wish: Wish
     changes: tuple[Change, ...]
     leftovers: tuple[Path, ...] = ()
     """Temporary files that could not be removed at the end; the next run tries again."""
 
 
-def apply(manifest: Manifest, target: Target) -> Outcome:
-    """Install the set, finish a partial one, or find that it is there already.
+def apply(release: Release, target: Target, names: Sequence[str] = ()) -> Outcome:
+    """Install the base and the named opt-in sets, finish what is there in part, leave the rest.
 
     Raises:
         KitError: with what is on the disk now, and what to do.
     """
-    return _bring(manifest, target, FileState.APPLIED)
+    return _bring(release, target, lambda found: plan.to_apply(found, names))
 
 
-def revert(manifest: Manifest, target: Target) -> Outcome:
-    """Undo the set, wholly or as far as it was applied.
+def revert(release: Release, target: Target, names: Sequence[str] = ()) -> Outcome:
+    """Undo the named opt-in sets, or all of them with the base, as far as they were applied.
 
     Raises:
         KitError: with what is on the disk now, and what to do.
     """
-    return _bring(manifest, target, FileState.PRISTINE)
+    return _bring(release, target, lambda found: plan.to_revert(found, names))
 
 
-def _bring(manifest: Manifest, target: Target, goal: FileState) -> Outcome:
-    before = inspect(manifest, target)
+def _bring(release: Release, target: Target, wish_for: Callable[[Installation], Wish]) -> Outcome:
+    before = inspect(release, target)
     if before.state is SetState.NATIVE:
-        return Outcome(before, before, ())
+        return Outcome(before, before, wish_for(before), ())
     with ExitStack() as locks:
         for folder in target.lock_folders:
             locks.enter_context(lock.held(folder))
-        _remove_temporaries({status.path.parent for status in before.files})
-        before = inspect(manifest, target)
-        require_changeable(before, goal)
-        changes = changes_to(before, goal)
+        _remove_temporaries({status.path.parent for status in before.chains if status.trouble is None})
+        before = inspect(release, target)
+        wish = wish_for(before)
+        changes = plan.changes(before, wish)
         if changes:
-            return _commit(before, changes, goal)
-        _remove_bytecode(path for s in before.files for path in bytecode.stale_of(s, target))
-    return Outcome(before, before, ())
-
-
-def require_changeable(status: SetStatus, goal: FileState) -> None:
-    """Refuse a set that is not what the patches were made from.
-
-    Raises:
-        Refused: another release, a drifted or missing file, an unfit neighbour.
-    """
-    if status.state is SetState.UNSUPPORTED:
-        raise Refused(*_other_release(status))
-    if status.state is SetState.DRIFTED:
-        raise Refused(*_drifted(status))
-    if status.broken_sentinels and goal is FileState.APPLIED:
-        sentinel = status.broken_sentinels[0]
-        raise Refused(
-            f"{status.target.file(sentinel.path)} does not contain {sentinel.contains!r}, "
-            f"which {sentinel.needed_by} relies on",
-            "reinstall the package, or start from a fresh container",
-        )
-
-
-def _other_release(status: SetStatus) -> tuple[str, str]:
-    found = [
-        f"{package.name} {location.version} at {location.folder} (wanted {' or '.join(package.supported)})"
-        for package in status.manifest.packages
-        if is_other_release(package, location := status.target.locations[package.import_name])
-    ]
-    return (
-        f"this set is for other releases: found {', '.join(found)}",
-        f"use an image of vllm-ascend {status.manifest.id}",
-    )
-
-
-def _drifted(status: SetStatus) -> tuple[str, str]:
-    bad = status.in_state(FileState.DRIFTED, FileState.MISSING)
-    clauses = [
-        f"{s.path} is neither pristine nor applied (expected sha256 {short(s.file.before)} or "
-        f"{short(s.file.after)}, found {short(s.found)}): {explain_drift(s).text}"
-        for s in bad
-    ]
-    first = bad[0]
-    checkout = status.target.locations[first.file.package].checkout
-    if first.file.before is None:
-        cure = f"mv {shlex.quote(str(first.path))} /tmp/    # out of the way"
-    elif checkout is not None:
-        cure = f"git -C {shlex.quote(str(checkout))} checkout -- {first.file.path}"
-    else:
-        package = status.manifest.package(first.file.package)
-        cure = f"reinstall {package.name} {package.supported[0]}, or start from a fresh container"
-    return "; ".join(clauses), cure
+            return _commit(before, wish, changes)
+        found = (goal.on_disk for goal in plan.goals(before, wish))
+        _remove_bytecode(path for status in found for path in bytecode.stale_of(status, target))
+    return Outcome(before, before, wish, ())
 
 
 # --- stage, commit, put back --------------------------------------------------------
@@ -163,7 +106,7 @@ class _Disturbed(Exception):
     """The disk does not hold what was just written, or what was there a moment ago."""
 
 
-def _commit(before: SetStatus, changes: Sequence[Change], goal: FileState) -> Outcome:
+def _commit(before: Installation, wish: Wish, changes: Sequence[Change]) -> Outcome:
     """Make all the changes or none.
 
     Raises:
@@ -174,15 +117,15 @@ def _commit(before: SetStatus, changes: Sequence[Change], goal: FileState) -> Ou
         staged = _stage_all(changes, written)
         with _signals_deferred():
             try:
-                after = _replace_all(before, staged, goal)
+                after = _replace_all(before, wish, staged)
             finally:
                 leftovers = _unlink_all(written)
     finally:
         _unlink_all(written)
-    return Outcome(before, after, tuple(changes), leftovers)
+    return Outcome(before, after, wish, tuple(changes), leftovers)
 
 
-def _replace_all(before: SetStatus, staged: Sequence[_Staged], goal: FileState) -> SetStatus:
+def _replace_all(before: Installation, wish: Wish, staged: Sequence[_Staged]) -> Installation:
     """The renames, a look at what they gave, and the way back where it is not what it should be."""
     done: list[_Staged] = []
     changes = [item.change for item in staged]
@@ -192,8 +135,8 @@ def _replace_all(before: SetStatus, staged: Sequence[_Staged], goal: FileState) 
             done.append(item)
             _replace(item.change.path, item.new)
         _sync_folders(changes)
-        after = inspect(before.manifest, before.target)
-        if len(after.in_state(goal)) != len(after.files):
+        after = inspect(before.release, before.target)
+        if not all(goal.reached for goal in plan.goals(after, wish)):
             raise _Disturbed(
                 "the files read back are not the ones just written; does something else write there?"
             )

@@ -6,13 +6,16 @@ A run of the kit costs what its imports cost, so what only one level needs is im
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from .manifest import Manifest
-from .state import FileState, FileStatus, SetState, SetStatus, explain_drift, inspect, short
+from . import drift, plan
+from .chain import short
+from .manifest import BASE, PatchSet
+from .release import Release
+from .state import FileState, FileStatus, Installation, SetState, SetStatus, inspect
 from .target import Target, environment, program
 
 _PROBE_TIMEOUT_S = 600
@@ -32,8 +35,9 @@ class Result(Enum):
 
 @dataclass(frozen=True)
 class Check:
-    """One thing looked at: a file of the set, or a behaviour of it once imported."""
+    """One thing looked at: a file of a set, or a behaviour of it once imported."""
 
+    set: str
     level: Level
     subject: str
     result: Result
@@ -42,7 +46,9 @@ class Check:
 
 @dataclass(frozen=True)
 class Verification:
-    status: SetStatus
+    found: Installation
+    sets: frozenset[str]
+    """The names of those that were looked at."""
     checks: tuple[Check, ...]
 
     @property
@@ -51,68 +57,84 @@ class Verification:
         return all(check.result is not Result.FAILED for check in self.checks)
 
 
-def verify(manifest: Manifest, target: Target, levels: frozenset[Level]) -> Verification:
-    """Check the installation; ``levels`` are the ones asked for.
+def verify(
+    release: Release, target: Target, levels: frozenset[Level], names: Sequence[str] = ()
+) -> Verification:
+    """Check the base and the named opt-in sets, or those that are there; ``levels`` are the ones asked for.
 
     Raises:
-        Refused: the target cannot be read.
+        Refused: the target cannot be read; there is no such set.
     """
-    status = inspect(manifest, target)
-    if status.state is SetState.NATIVE:
-        return Verification(status, ())
-    checks = [*_bytes(status)]
+    found = inspect(release, target)
+    asked = plan.named(release, names) | {found.base.name} if names else {s.name for s in found.present}
+    if found.state is SetState.NATIVE:
+        return Verification(found, frozenset(asked), ())
+    sets = [status for status in found.sets if status.name in asked]
+    checks = [*_bytes(found, sets)]
     if Level.NAMES in levels:
-        checks += [_names(file, status) for file in status.files if file.text is not None]
+        checks += [_names(file, found) for file in _each_once(sets) if file.text is not None]
     if Level.IMPORTS in levels:
         broken = any(check.result is Result.FAILED for check in checks)
-        checks += _not_asked("the files are not the set's") if broken else _imports(target)
-    return Verification(status, tuple(checks))
+        reason = "the files are not the set's" if broken else ""
+        for status in sets:
+            checks += _not_asked(status.patch_set, reason) if reason else _imports(status.patch_set, target)
+    return Verification(found, frozenset(asked), tuple(checks))
 
 
-def _bytes(status: SetStatus) -> Iterator[Check]:
-    for found in status.files:
-        subject = str(found.file.path)
-        if found.state is FileState.APPLIED and status.state is not SetState.UNSUPPORTED:
-            yield Check(Level.BYTES, subject, Result.PASSED, f"sha256 {short(found.found)}")
+def _each_once(sets: Sequence[SetStatus]) -> list[FileStatus]:
+    """The files of some sets; one that two of them edit is the upper one's."""
+    files = {file.file.path: file for status in sets for file in status.files}
+    return list(files.values())
+
+
+def _bytes(found: Installation, sets: Sequence[SetStatus]) -> Iterator[Check]:
+    for file in _each_once(sets):
+        subject, owner = str(file.file.path), file.file.owner
+        if file.state is FileState.APPLIED and found.state is not SetState.UNSUPPORTED:
+            yield Check(owner, Level.BYTES, subject, Result.PASSED, f"sha256 {short(file.found)}")
             continue
-        detail = f"{found.state.value}: expected sha256 {short(found.file.after)}, found {short(found.found)}"
-        if found.state in {FileState.DRIFTED, FileState.MISSING}:
-            detail += f"; {explain_drift(found).text}"
-        yield Check(Level.BYTES, subject, Result.FAILED, detail)
-    for sentinel in status.broken_sentinels:
-        detail = f"does not contain {sentinel.contains!r}, which {sentinel.needed_by} relies on"
-        yield Check(Level.BYTES, str(sentinel.path), Result.FAILED, detail)
+        detail = f"{file.state.value}: expected sha256 {short(file.file.after)}, found {short(file.found)}"
+        if file.state in {FileState.DRIFTED, FileState.MISSING}:
+            detail += f"; {drift.explain(file, found.release)}"
+        yield Check(owner, Level.BYTES, subject, Result.FAILED, detail)
+    for status in sets:
+        for sentinel in plan.missed(found, status.patch_set, {}):
+            detail = f"does not contain {sentinel.contains!r}, which {sentinel.needed_by} relies on"
+            yield Check(status.name, Level.BYTES, str(sentinel.path), Result.FAILED, detail)
 
 
-def _names(found: FileStatus, status: SetStatus) -> Check:
+def _names(file: FileStatus, found: Installation) -> Check:
     from . import names  # ast and symtable: not for verify --fast
 
-    subject = str(found.file.path)
-    problems = names.problems(found.text or b"", subject)
+    subject, owner = str(file.file.path), file.file.owner
+    problems = names.problems(file.text or b"", subject)
     if not problems:
-        return Check(Level.NAMES, subject, Result.PASSED, "compiles, and every name in it is defined")
+        return Check(owner, Level.NAMES, subject, Result.PASSED, "compiles, and every name in it is defined")
     detail = "; ".join(f"line {p.line}: {p.text}" if p.line else p.text for p in problems)
-    if found.file.before is None:
-        registered = "registered, but " if _is_reached(found, status) else ""
+    if file.file.before is None:
+        registered = "registered, but " if _is_reached(file, found) else ""
         detail = f"{registered}its module fails to import: {detail}"
-    return Check(Level.NAMES, subject, Result.FAILED, detail)
+    return Check(owner, Level.NAMES, subject, Result.FAILED, detail)
 
 
-def _is_reached(found: FileStatus, status: SetStatus) -> bool:
+def _is_reached(file: FileStatus, found: Installation) -> bool:
     """Whether what makes a new file matter is applied, by the manifest's row about its absence."""
-    applied = {other.file.path for other in status.in_state(FileState.APPLIED)}
-    rows = (row for row in status.manifest.symptoms if row.without == {found.file.path})
+    applied = {f.file.path for status in found.sets for f in status.in_state(FileState.APPLIED)}
+    rows = (row for s in found.sets for row in s.patch_set.symptoms if row.without == {file.file.path})
     return any(row.present and row.present <= applied for row in rows)
 
 
-def _not_asked(reason: str) -> list[Check]:
-    return [Check(Level.IMPORTS, "a fresh interpreter", Result.NOT_RUN, reason)]
+def _not_asked(patch_set: PatchSet, reason: str) -> list[Check]:
+    return [Check(patch_set.name, Level.IMPORTS, "a fresh interpreter", Result.NOT_RUN, reason)]
 
 
-def _imports(target: Target) -> list[Check]:
-    """Run ``probe.py`` in the target's interpreter, away from our folders and the user's caches."""
+def _imports(patch_set: PatchSet, target: Target) -> list[Check]:
+    """Run the set's probe in the target's interpreter, away from our folders and the user's caches."""
     if target.python is None:
-        return _not_asked("--root names a folder, not an interpreter")
+        return _not_asked(patch_set, "--root names a folder, not an interpreter")
+    source = patch_set.probe or (program("probe") if patch_set.name == BASE else None)
+    if source is None:
+        return _not_asked(patch_set, "this set has no probe")
     import json
     import subprocess
     import tempfile
@@ -120,7 +142,7 @@ def _imports(target: Target) -> list[Check]:
     with tempfile.TemporaryDirectory(prefix="step3p7-kit-") as scratch:
         answer, model = Path(scratch, "answer.json"), Path(scratch, "model")
         model.mkdir()
-        command = [str(target.python), "-P", "-B", "-c", program("probe"), str(answer), str(model)]
+        command = [str(target.python), "-P", "-B", "-c", source, str(answer), str(model)]
         try:
             run = subprocess.run(
                 command,
@@ -132,11 +154,12 @@ def _imports(target: Target) -> list[Check]:
                 timeout=_PROBE_TIMEOUT_S,
             )
         except subprocess.TimeoutExpired:
-            return _not_asked(f"it gave no answer in {_PROBE_TIMEOUT_S} s")
+            return _not_asked(patch_set, f"it gave no answer in {_PROBE_TIMEOUT_S} s")
         if not answer.is_file():
             last = run.stdout.decode("utf-8", "replace").strip().splitlines()[-1:] or ["no output"]
             return [
                 Check(
+                    patch_set.name,
                     Level.IMPORTS,
                     "a fresh interpreter",
                     Result.FAILED,
@@ -144,7 +167,10 @@ def _imports(target: Target) -> list[Check]:
                 )
             ]
         rows = json.loads(answer.read_text("utf-8"))
-    return [Check(Level.IMPORTS, row["check"], Result(row["status"]), row["detail"]) for row in rows]
+    return [
+        Check(patch_set.name, Level.IMPORTS, row["check"], Result(row["status"]), row["detail"])
+        for row in rows
+    ]
 
 
 def _quiet(scratch: str) -> dict[str, str]:

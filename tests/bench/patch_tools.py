@@ -29,9 +29,9 @@ KIT = [sys.executable, "-I", "-S", str(PROJECT / "scripts" / "kit")]
 CHECKOUTS = {"vllm": "vllm", "vllm_ascend": "vllm-ascend"}
 
 sys.path.insert(0, str(PROJECT / "scripts"))
-from patchkit import manifest  # noqa: E402
+from patchkit import release  # noqa: E402
 
-MANIFEST = manifest.load(PROJECT)
+BASE = release.load(PROJECT, "v0.20.2rc1").base
 SEALED = os.environ | {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "QUILT_PC": ".pc"}
 
 
@@ -55,8 +55,7 @@ class Tool:
 def pristine_tree(folder: Path) -> Path:
     """What the set touches or looks at, as committed in the sandbox's checkouts."""
     paths = [
-        str(path)
-        for path in (*[f.path for f in MANIFEST.files if f.before], *[s.path for s in MANIFEST.sentinels])
+        str(path) for path in (*[f.path for f in BASE.files if f.before], *[s.path for s in BASE.sentinels])
     ]
     for package, checkout in CHECKOUTS.items():
         wanted = [path for path in paths if path.startswith(f"{package}/")]

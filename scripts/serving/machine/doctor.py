@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from patchkit.errors import KitError, Refused
-from patchkit.manifest import Manifest
+from patchkit.release import Release
 from patchkit.target import Target
 
 from . import reference
@@ -50,7 +50,7 @@ class Examination:
 
 def examine(
     host: Host,
-    manifest: Manifest,
+    release: Release,
     target: Target | KitError,
     ignore: frozenset[str] = frozenset(),
     *,
@@ -66,7 +66,7 @@ def examine(
         raise Refused(
             f"there is no check called {', '.join(unknown)}", "see their names: {kit} doctor --list"
         )
-    patient = Patient(host, manifest, target, port, model)
+    patient = Patient(host, release, target, port, model)
     return Examination(
         tuple(
             Diagnosis(check, observation) for check in CHECKS for observation in _look(check, patient, ignore)

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 from patchkit.errors import BundleDamaged, KitError
-from patchkit.manifest import Manifest
+from patchkit.release import Release
 from patchkit.target import Target, default_interpreter
 
 from . import npu_smi, processes, reference, sockets
@@ -43,7 +43,7 @@ class Patient:
     """The machine, the installation and what is to be served. ``target`` is an error where there is none."""
 
     host: Host
-    manifest: Manifest
+    release: Release
     target: Target | KitError
     port: int = reference.SERVE_PORT
     model: Path | None = None

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from patchkit import report, state, transaction
+from patchkit import plan, report, state
 from patchkit.errors import KitError, Refused
-from patchkit.manifest import Manifest
-from patchkit.state import FileState, SetState
+from patchkit.release import Release
+from patchkit.state import SetState
 from patchkit.target import Target
 from serving import bounded
 from serving.capacity import memory
@@ -84,7 +84,7 @@ class Preflight:
 def look(
     start: Start,
     host: Host,
-    manifest: Manifest,
+    release: Release,
     target: Target,
     ignore: frozenset[str] = frozenset(),
     options: str = "",
@@ -97,10 +97,10 @@ def look(
         Refused: the set is not applied; there is no model folder; a second ``--config``; a check
             to leave out that does not exist.
     """
-    _require_applied(manifest, target, options)
+    _require_applied(release, target, options)
     _require_folder(start.model)
     _require_one_config(start)
-    examination = doctor.examine(host, manifest, target, ignore, port=_port(start), model=start.model)
+    examination = doctor.examine(host, release, target, ignore, port=_port(start), model=start.model)
     remarks = (
         *_exposure(start),
         *_of_doctor(examination),
@@ -110,11 +110,11 @@ def look(
     return Preflight(start, flags.advise((str(start.model), *start.arguments)), remarks)
 
 
-def _require_applied(manifest: Manifest, target: Target, options: str) -> None:
-    found = state.inspect(manifest, target)
+def _require_applied(release: Release, target: Target, options: str) -> None:
+    found = state.inspect(release, target)
     if found.state in {SetState.APPLIED, SetState.NATIVE}:
         return
-    transaction.require_changeable(found, FileState.APPLIED)  # where apply would refuse, its own reason
+    plan.require(found, plan.to_apply(found, ()))  # where apply would refuse, its own reason
     raise Refused(report.summary(found).rstrip("."), f"{{kit}} apply {options}".rstrip())
 
 

@@ -23,7 +23,7 @@ import pytest
 import tree
 from patchkit import lock, target, transaction
 from patchkit.errors import NotPutBack, PutBack, Refused
-from patchkit.manifest import Manifest
+from patchkit.release import Release
 from patchkit.transaction import Outcome
 
 CALLS: tuple[tuple[Any, str], ...] = (
@@ -42,7 +42,7 @@ CALLS: tuple[tuple[Any, str], ...] = (
     (fcntl, "flock"),
 )
 
-Verb = Callable[[Manifest, target.Target], Outcome]
+Verb = Callable[[Release, target.Target], Outcome]
 Note = Callable[[str], None]
 VERBS = {"apply": transaction.apply, "revert": transaction.revert}
 
@@ -94,8 +94,8 @@ def prepare(root: Path, verb: str) -> dict[str, bytes]:
     return tree.snapshot(root)
 
 
-def in_folder(small_set: Manifest, root: Path) -> target.Target:
-    return target.in_folder(small_set, root)
+def in_folder(small_set: Release, root: Path) -> target.Target:
+    return target.in_folder(small_set.packages, root)
 
 
 def temporaries(root: Path) -> list[str]:
@@ -106,7 +106,7 @@ def sources(snapshot: dict[str, bytes]) -> dict[str, bytes]:
     return {name: text for name, text in snapshot.items() if name.endswith(".py")}
 
 
-def count(small_set: Manifest, root: Path, verb: str) -> list[str]:
+def count(small_set: Release, root: Path, verb: str) -> list[str]:
     prepare(root, verb)
     found = in_folder(small_set, root)
     steps = Steps()
@@ -121,7 +121,7 @@ def require_whole(root: Path) -> dict[str, str]:
     return found
 
 
-def require_next_runs_work(small_set: Manifest, root: Path) -> None:
+def require_next_runs_work(small_set: Release, root: Path) -> None:
     """The next apply finishes, the next revert undoes, and neither leaves anything behind."""
     found = in_folder(small_set, root)
     transaction.apply(small_set, found)
@@ -138,7 +138,7 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_steps_cover_every_kind_of_call(small_set: Manifest, tmp_path: Path, verb: str, note: Note) -> None:
+def test_steps_cover_every_kind_of_call(small_set: Release, tmp_path: Path, verb: str, note: Note) -> None:
     names = count(small_set, tmp_path / "root", verb)
 
     assert {"os.open", "os.write", "os.fsync", "os.fchmod", "os.replace", "os.unlink", "fcntl.flock"} <= set(
@@ -151,7 +151,7 @@ def test_steps_cover_every_kind_of_call(small_set: Manifest, tmp_path: Path, ver
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
 @pytest.mark.parametrize("verb", VERBS)
 def test_one_failure_at_every_step_leaves_all_or_nothing(
-    small_set: Manifest, tmp_path: Path, verb: str, number: int, note: Note
+    small_set: Release, tmp_path: Path, verb: str, number: int, note: Note
 ) -> None:
     total = len(count(small_set, tmp_path / "count", verb))
     seen = set()
@@ -177,7 +177,7 @@ def test_one_failure_at_every_step_leaves_all_or_nothing(
     note(f"fault injection, {verb}: {errno.errorcode[number]} at each of {total} steps, 0 torn files")
 
 
-def run(steps: Steps, small_set: Manifest, found: target.Target, verb: str) -> object:
+def run(steps: Steps, small_set: Release, found: target.Target, verb: str) -> object:
     """What the run ended in: its outcome, or the error that the rim would print."""
     try:
         with steps.counted():
@@ -188,7 +188,7 @@ def run(steps: Steps, small_set: Manifest, found: target.Target, verb: str) -> o
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_disk_that_fails_from_some_step_on_tears_no_file_and_no_truth(
-    small_set: Manifest, tmp_path: Path, verb: str
+    small_set: Release, tmp_path: Path, verb: str
 ) -> None:
     total = len(count(small_set, tmp_path / "count", verb))
     seen = set()
@@ -213,7 +213,7 @@ def test_a_disk_that_fails_from_some_step_on_tears_no_file_and_no_truth(
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_kill_at_every_step_leaves_whole_files_and_the_next_run_finishes(
-    small_set: Manifest, tmp_path: Path, verb: str, note: Note
+    small_set: Release, tmp_path: Path, verb: str, note: Note
 ) -> None:
     total = len(count(small_set, tmp_path / "count", verb))
     mixed = 0
@@ -232,7 +232,7 @@ def test_a_kill_at_every_step_leaves_whole_files_and_the_next_run_finishes(
     note(f"fault injection, {verb}: killed at each of {total} steps, {mixed} of them half-way, 0 torn files")
 
 
-def kill_at(at: int, small_set: Manifest, found: target.Target, verb: str) -> None:
+def kill_at(at: int, small_set: Release, found: target.Target, verb: str) -> None:
     steps = Steps(lambda: os.kill(os.getpid(), signal.SIGKILL), at)
     with steps.counted():
         VERBS[verb](small_set, found)
@@ -250,7 +250,7 @@ def in_child(work: Callable[[], None]) -> int:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_kill_leaves_no_lock(small_set: Manifest, root: Path, verb: str) -> None:
+def test_a_kill_leaves_no_lock(small_set: Release, root: Path, verb: str) -> None:
     prepare(root, verb)
     found = in_folder(small_set, root)
     in_child(lambda: kill_at(60, small_set, found, verb))

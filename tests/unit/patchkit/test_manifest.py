@@ -11,8 +11,9 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 import tree
-from patchkit import manifest
+from patchkit import release
 from patchkit.errors import BundleDamaged
+from patchkit.release import Release
 
 PATCHES = Path("patches", tree.SET_ID)
 
@@ -23,7 +24,7 @@ def damaged(bundle: Path, tmp_path: Path, damage: Callable[[Path], None]) -> str
     shutil.copytree(bundle, copy)
     damage(copy)
     with pytest.raises(BundleDamaged) as caught:
-        manifest.load(copy)
+        release.load(copy, tree.SET_ID)
     assert str(caught.value).endswith("; nothing was changed.")
     return str(caught.value)
 
@@ -126,7 +127,7 @@ def test_an_altered_line_of_a_patch_is_found_by_the_hash_it_leads_to(
 
 def test_a_set_that_does_not_exist(bundle: Path) -> None:
     with pytest.raises(BundleDamaged, match=r"patches/v9/manifest\.toml cannot be read"):
-        manifest.load(bundle, "v9")
+        release.load(bundle, "v9")
 
 
 # --- the real set --------------------------------------------------------------------
@@ -139,12 +140,12 @@ MOE_MLP = "25696c16d79097df96621c7eb0a485f18e0396362f10b31a402ba8f3f62c452a"
 
 
 @pytest.fixture(scope="module")
-def real() -> manifest.Manifest:
-    return manifest.load(tree.PROJECT)
+def real() -> Release:
+    return release.load(tree.PROJECT, tree.SET_ID)
 
 
-def test_the_set_has_the_five_files_and_the_hashes_upstream_published(real: manifest.Manifest) -> None:
-    assert {(file.path.name, str(file.path.parent), file.before) for file in real.files} == {
+def test_the_set_has_the_five_files_and_the_hashes_upstream_published(real: Release) -> None:
+    assert {(file.path.name, str(file.path.parent), file.before) for file in real.base.files} == {
         ("registry.py", "vllm/model_executor/models", MODELS_REGISTRY),
         ("registry.py", "vllm/tokenizers", TOKENIZERS_REGISTRY),
         ("activation.py", "vllm_ascend/ops", OPS_ACTIVATION),
@@ -153,18 +154,18 @@ def test_the_set_has_the_five_files_and_the_hashes_upstream_published(real: mani
     }
 
 
-def test_what_makes_the_model_reachable_is_installed_last(real: manifest.Manifest) -> None:
-    order = [file.path for file in real.files]
+def test_what_makes_the_model_reachable_is_installed_last(real: Release) -> None:
+    order = [file.path for file in real.base.files]
     assert order[-1] == PurePosixPath("vllm/model_executor/models/registry.py")
     assert order.index(PurePosixPath("vllm_ascend/ops/activation.py")) < order.index(
         PurePosixPath("vllm_ascend/ops/fused_moe/moe_mlp.py")
     )
 
 
-def test_every_row_of_the_manifest_names_files_of_the_set(real: manifest.Manifest) -> None:
-    files = {file.path for file in real.files}
-    assert {sentinel.needed_by for sentinel in real.sentinels} <= files
-    assert all(symptom.without | symptom.present <= files for symptom in real.symptoms)
+def test_every_row_of_the_manifest_names_files_of_the_set(real: Release) -> None:
+    files = {file.path for file in real.base.files}
+    assert {sentinel.needed_by for sentinel in real.base.sentinels} <= files
+    assert all(symptom.without | symptom.present <= files for symptom in real.base.symptoms)
 
 
 def test_no_patch_or_overlay_lies_about_without_the_manifest_naming_it() -> None:

@@ -14,7 +14,7 @@ import pytest
 import tree
 from patchkit import state, target, transaction
 from patchkit.errors import Refused, TargetNotFound
-from patchkit.manifest import Manifest
+from patchkit.release import Release
 
 
 @pytest.fixture
@@ -59,16 +59,16 @@ def workspace(folder: Path) -> tuple[Path, Path]:
     return folder / "vllm", folder / "vllm-ascend"
 
 
-def test_a_wheel_layout_is_found(small_set: Manifest, python: Path) -> None:
+def test_a_wheel_layout_is_found(small_set: Release, python: Path) -> None:
     tree.write_packages(site_packages(python))
-    found = target.of_interpreter(small_set, python)
+    found = target.of_interpreter(small_set.packages, python)
     assert found.locations["vllm"].folder == site_packages(python) / "vllm"
     assert found.locations["vllm_ascend"].version == "0.20.2rc1"
     assert found.locations["vllm"].checkout is None
 
 
 def test_an_editable_layout_is_found_from_any_working_folder(
-    small_set: Manifest, python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small_set: Release, python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkouts = workspace(tmp_path / "vllm-workspace")
     for checkout, package in zip(checkouts, ("vllm", "vllm_ascend"), strict=True):
@@ -80,7 +80,7 @@ def test_an_editable_layout_is_found_from_any_working_folder(
         capture_output=True,
         text=True,
     )
-    found = target.of_interpreter(small_set, python)
+    found = target.of_interpreter(small_set.packages, python)
 
     assert naive.stdout.strip() == "None"
     assert found.locations["vllm"].folder == checkouts[0] / "vllm"
@@ -89,18 +89,18 @@ def test_an_editable_layout_is_found_from_any_working_folder(
 
 @pytest.mark.parametrize("python_path", [":", ":/nowhere", "/nowhere:"])
 def test_an_empty_part_of_pythonpath_does_not_bring_the_working_folder_in(
-    small_set: Manifest, python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, python_path: str
+    small_set: Release, python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, python_path: str
 ) -> None:
     checkouts = workspace(tmp_path / "vllm-workspace")
     for checkout, package in zip(checkouts, ("vllm", "vllm_ascend"), strict=True):
         editable(python, checkout, package)
     monkeypatch.chdir(tmp_path / "vllm-workspace")
     monkeypatch.setenv("PYTHONPATH", python_path)
-    assert target.of_interpreter(small_set, python).locations["vllm"].folder == checkouts[0] / "vllm"
+    assert target.of_interpreter(small_set.packages, python).locations["vllm"].folder == checkouts[0] / "vllm"
 
 
 def test_a_namespace_shadow_is_refused_by_name(
-    small_set: Manifest, python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small_set: Release, python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkouts = workspace(tmp_path / "vllm-workspace")
     for checkout, package in zip(checkouts, ("vllm", "vllm_ascend"), strict=True):
@@ -109,19 +109,19 @@ def test_a_namespace_shadow_is_refused_by_name(
     with pytest.raises(
         TargetNotFound, match=rf"plain folder {checkouts[0]} .*namespace package.*PYTHONPATH"
     ) as caught:
-        target.of_interpreter(small_set, python)
+        target.of_interpreter(small_set.packages, python)
     assert caught.value.next_step == "unset PYTHONPATH; {again}"
 
 
 def test_of_two_copies_only_the_imported_one_changes_and_the_other_is_listed(
-    small_set: Manifest, python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small_set: Release, python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tree.write_packages(site_packages(python))
     imported = tree.write_packages(tmp_path / "imported")
     decoy_before = tree.snapshot(site_packages(python))
     monkeypatch.setenv("PYTHONPATH", str(imported))
 
-    found = target.of_interpreter(small_set, python)
+    found = target.of_interpreter(small_set.packages, python)
     transaction.apply(small_set, found)
 
     assert found.locations["vllm"].others == (site_packages(python) / "vllm",)
@@ -131,24 +131,24 @@ def test_of_two_copies_only_the_imported_one_changes_and_the_other_is_listed(
     } == decoy_before
 
 
-def test_the_packages_are_not_imported(small_set: Manifest, python: Path) -> None:
+def test_the_packages_are_not_imported(small_set: Release, python: Path) -> None:
     tree.write_packages(site_packages(python))  # whose __init__ raises
-    target.of_interpreter(small_set, python)
+    target.of_interpreter(small_set.packages, python)
     assert not list(site_packages(python).rglob("vllm/__pycache__"))
 
 
-def test_an_interpreter_without_vllm_is_named(small_set: Manifest, python: Path) -> None:
+def test_an_interpreter_without_vllm_is_named(small_set: Release, python: Path) -> None:
     with pytest.raises(TargetNotFound, match=rf"{python} cannot import a package vllm; nothing was changed"):
-        target.of_interpreter(small_set, python)
+        target.of_interpreter(small_set.packages, python)
 
 
 def test_an_interpreter_without_vllm_ascend_is_named(
-    small_set: Manifest, python: Path, tmp_path: Path
+    small_set: Release, python: Path, tmp_path: Path
 ) -> None:
     tree.write_packages(tmp_path / "both")
     (tmp_path / "both" / "vllm").rename(site_packages(python) / "vllm")
     with pytest.raises(TargetNotFound, match="cannot import a package vllm_ascend"):
-        target.of_interpreter(small_set, python)
+        target.of_interpreter(small_set.packages, python)
 
 
 @pytest.mark.parametrize(
@@ -166,17 +166,17 @@ def test_an_interpreter_without_vllm_ascend_is_named(
     ],
 )
 def test_something_that_is_no_python_is_named(
-    small_set: Manifest, tmp_path: Path, script: str, expected: str
+    small_set: Release, tmp_path: Path, script: str, expected: str
 ) -> None:
     fake = tree.write(tmp_path / "python", script.encode())
     fake.chmod(0o755)
     with pytest.raises(TargetNotFound, match=expected):
-        target.of_interpreter(small_set, fake)
+        target.of_interpreter(small_set.packages, fake)
 
 
-def test_a_path_that_is_not_there_is_named(small_set: Manifest, tmp_path: Path) -> None:
+def test_a_path_that_is_not_there_is_named(small_set: Release, tmp_path: Path) -> None:
     with pytest.raises(TargetNotFound, match=r"cannot be run .No such file or directory"):
-        target.of_interpreter(small_set, tmp_path / "absent")
+        target.of_interpreter(small_set.packages, tmp_path / "absent")
 
 
 @pytest.mark.parametrize(
@@ -223,61 +223,64 @@ def test_without_a_vllm_command_it_is_python3(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("noise", ["print('welcome')", "sys.stdout.write('{}')"])
-def test_a_site_that_prints_is_no_hindrance(small_set: Manifest, python: Path, noise: str) -> None:
+def test_a_site_that_prints_is_no_hindrance(small_set: Release, python: Path, noise: str) -> None:
     tree.write_packages(site_packages(python))
     tree.write(site_packages(python) / "noise.pth", f"import sys; exec({noise!r})\n".encode())
-    assert target.of_interpreter(small_set, python).locations["vllm"].folder == site_packages(python) / "vllm"
+    assert (
+        target.of_interpreter(small_set.packages, python).locations["vllm"].folder
+        == site_packages(python) / "vllm"
+    )
 
 
 def test_a_relative_pythonpath_means_what_it_means_to_the_server(
-    small_set: Manifest, python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small_set: Release, python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tree.write_packages(site_packages(python))
     here = tree.write_packages(tmp_path / "here")
     monkeypatch.chdir(here)
     monkeypatch.setenv("PYTHONPATH", ".:/nowhere")
-    assert target.of_interpreter(small_set, python).locations["vllm"].folder == here / "vllm"
+    assert target.of_interpreter(small_set.packages, python).locations["vllm"].folder == here / "vllm"
 
 
 def test_a_pipe_in_the_place_of_a_version_or_of_byte_code_does_not_hang(
-    small_set: Manifest, root: Path
+    small_set: Release, root: Path
 ) -> None:
     (root / "vllm/_version.py").unlink()
     os.mkfifo(root / "vllm/_version.py")
     (root / "vllm/models/__pycache__").mkdir()
     os.mkfifo(root / "vllm/models/__pycache__/registry.cpython-311.pyc")
-    found = target.in_folder(small_set, root)
+    found = target.in_folder(small_set.packages, root)
     transaction.apply(small_set, found)
     transaction.apply(small_set, found)
     assert set(tree.states(root).values()) == {"applied"}
 
 
-def test_a_root_without_the_packages_is_named(small_set: Manifest, tmp_path: Path) -> None:
+def test_a_root_without_the_packages_is_named(small_set: Release, tmp_path: Path) -> None:
     with pytest.raises(TargetNotFound, match="holds no package vllm"):
-        target.in_folder(small_set, tmp_path)
+        target.in_folder(small_set.packages, tmp_path)
 
 
 # --- places that must not be written to --------------------------------------------------
 
 
 @pytest.mark.parametrize("inside", [True, False], ids=["within the package", "out of the package"])
-def test_a_symlinked_file_is_refused(small_set: Manifest, root: Path, tmp_path: Path, inside: bool) -> None:
+def test_a_symlinked_file_is_refused(small_set: Release, root: Path, tmp_path: Path, inside: bool) -> None:
     real = (root / "vllm" if inside else tmp_path) / "real.py"
     (root / tree.REGISTRY).rename(real)
     (root / tree.REGISTRY).symlink_to(real)
     before = tree.snapshot(tmp_path)
     with pytest.raises(Refused, match=r"is a symlink to .*real\.py"):
-        transaction.apply(small_set, target.in_folder(small_set, root))
+        transaction.apply(small_set, target.in_folder(small_set.packages, root))
     assert tree.snapshot(tmp_path) == before
 
 
-def test_the_cure_of_a_symlink_can_be_typed(small_set: Manifest, root: Path, tmp_path: Path) -> None:
+def test_the_cure_of_a_symlink_can_be_typed(small_set: Release, root: Path, tmp_path: Path) -> None:
     (root / "vllm/models").rename(tmp_path / "it's elsewhere")
     (root / "vllm/models").symlink_to(tmp_path / "it's elsewhere")
     (root / tree.ACTIVATION).rename(tmp_path / "activation.py")
     (root / tree.ACTIVATION).symlink_to(tmp_path / "activation.py")
     (root / tree.MODEL).symlink_to("/nowhere")
-    found = target.in_folder(small_set, root)
+    found = target.in_folder(small_set.packages, root)
     for _ in range(3):
         with pytest.raises(Refused, match="is a symlink") as caught:
             transaction.apply(small_set, found)
@@ -286,49 +289,49 @@ def test_the_cure_of_a_symlink_can_be_typed(small_set: Manifest, root: Path, tmp
     assert set(tree.states(root).values()) == {"applied"}
 
 
-def test_a_symlinked_folder_on_the_way_is_refused(small_set: Manifest, root: Path, tmp_path: Path) -> None:
+def test_a_symlinked_folder_on_the_way_is_refused(small_set: Release, root: Path, tmp_path: Path) -> None:
     (root / "vllm/models").rename(tmp_path / "elsewhere")
     (root / "vllm/models").symlink_to(tmp_path / "elsewhere")
     before = tree.snapshot(tmp_path)
     with pytest.raises(Refused, match="vllm/models is a symlink"):
-        transaction.apply(small_set, target.in_folder(small_set, root))
+        transaction.apply(small_set, target.in_folder(small_set.packages, root))
     assert tree.snapshot(tmp_path) == before
 
 
-def test_a_dangling_symlink_in_place_of_the_new_file_is_refused(small_set: Manifest, root: Path) -> None:
+def test_a_dangling_symlink_in_place_of_the_new_file_is_refused(small_set: Release, root: Path) -> None:
     (root / tree.MODEL).symlink_to("/nowhere/at/all.py")
     with pytest.raises(Refused, match="is a symlink to /nowhere"):
-        transaction.apply(small_set, target.in_folder(small_set, root))
+        transaction.apply(small_set, target.in_folder(small_set.packages, root))
 
 
 def test_the_package_itself_may_be_reached_by_a_symlink(
-    small_set: Manifest, root: Path, tmp_path: Path
+    small_set: Release, root: Path, tmp_path: Path
 ) -> None:
     linked = tmp_path / "linked"
     linked.mkdir()
     for package in ("vllm", "vllm_ascend"):
         (linked / package).symlink_to(root / package)
-    transaction.apply(small_set, target.in_folder(small_set, linked))
+    transaction.apply(small_set, target.in_folder(small_set.packages, linked))
     assert set(tree.states(root).values()) == {"applied"}
 
 
-def test_a_directory_in_place_of_a_file_is_refused(small_set: Manifest, root: Path) -> None:
+def test_a_directory_in_place_of_a_file_is_refused(small_set: Release, root: Path) -> None:
     (root / tree.MODEL).mkdir()
     with pytest.raises(Refused, match="is not a regular file"):
-        transaction.apply(small_set, target.in_folder(small_set, root))
+        transaction.apply(small_set, target.in_folder(small_set.packages, root))
 
 
-def test_a_missing_folder_of_the_package_is_refused(small_set: Manifest, root: Path) -> None:
+def test_a_missing_folder_of_the_package_is_refused(small_set: Release, root: Path) -> None:
     (root / "vllm/tokenizers/registry.py").unlink()
     (root / "vllm/tokenizers").rmdir()
     with pytest.raises(Refused, match="not a whole installation"):
-        transaction.apply(small_set, target.in_folder(small_set, root))
+        transaction.apply(small_set, target.in_folder(small_set.packages, root))
 
 
-def test_a_file_larger_than_any_source_is_not_read(small_set: Manifest, root: Path) -> None:
+def test_a_file_larger_than_any_source_is_not_read(small_set: Release, root: Path) -> None:
     os.truncate(root / tree.REGISTRY, state.MAX_SOURCE_BYTES + 1)
     with pytest.raises(Refused, match="larger than any source file"):
-        state.inspect(small_set, target.in_folder(small_set, root))
+        state.inspect(small_set, target.in_folder(small_set.packages, root))
 
 
 def mounts_work() -> bool:
@@ -405,11 +408,11 @@ def test_a_full_disk_is_refused(kit: tree.Kit, root: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user, so it needs root")
-def test_an_unwritable_folder_is_refused_with_the_user(small_set: Manifest, root: Path) -> None:
+def test_an_unwritable_folder_is_refused_with_the_user(small_set: Release, root: Path) -> None:
     for folder in root.parents:
         folder.chmod(folder.stat().st_mode | 0o055)
     before = tree.snapshot(root)
-    found = target.in_folder(small_set, root)
+    found = target.in_folder(small_set.packages, root)
 
     message = as_user(12345, lambda: transaction.apply(small_set, found))
 
@@ -435,14 +438,14 @@ def as_user(uid: int, work: Callable[[], object]) -> str:
         return pipe.read()
 
 
-def test_inside_another_repository_only_the_bytes_matter(small_set: Manifest, tmp_path: Path) -> None:
+def test_inside_another_repository_only_the_bytes_matter(small_set: Release, tmp_path: Path) -> None:
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
     subprocess.run([*git, "init", "--quiet", tmp_path], check=True)
     tree.write(tmp_path / "theirs.txt", b"changed, not committed\n")
     tree.write(tmp_path / ".gitattributes", b"* text eol=crlf\n")
     root = tree.write_packages(tmp_path / "deep" / "inside")
-    transaction.apply(small_set, target.in_folder(small_set, root))
+    transaction.apply(small_set, target.in_folder(small_set.packages, root))
     assert set(tree.states(root).values()) == {"applied"}
-    transaction.revert(small_set, target.in_folder(small_set, root))
+    transaction.revert(small_set, target.in_folder(small_set.packages, root))
     assert set(tree.states(root).values()) == {"pristine"}
     assert (tmp_path / "theirs.txt").read_bytes() == b"changed, not committed\n"

@@ -20,20 +20,20 @@ import pytest
 import tree
 from patchkit import lock, target, transaction
 from patchkit.errors import NotPutBack, PutBack, Refused
-from patchkit.manifest import Manifest
+from patchkit.release import Release
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="changes owners, so it needs root")
 
 
-def apply(small_set: Manifest, root: Path) -> transaction.Outcome:
-    return transaction.apply(small_set, target.in_folder(small_set, root))
+def apply(small_set: Release, root: Path) -> transaction.Outcome:
+    return transaction.apply(small_set, target.in_folder(small_set.packages, root))
 
 
-def revert(small_set: Manifest, root: Path) -> transaction.Outcome:
-    return transaction.revert(small_set, target.in_folder(small_set, root))
+def revert(small_set: Release, root: Path) -> transaction.Outcome:
+    return transaction.revert(small_set, target.in_folder(small_set.packages, root))
 
 
-def test_apply_twice_then_revert(small_set: Manifest, root: Path) -> None:
+def test_apply_twice_then_revert(small_set: Release, root: Path) -> None:
     before = tree.snapshot(root)
 
     first, second = apply(small_set, root), apply(small_set, root)
@@ -47,7 +47,7 @@ def test_apply_twice_then_revert(small_set: Manifest, root: Path) -> None:
     assert not (root / tree.MODEL).exists()
 
 
-def test_the_crlf_file_stays_crlf_from_top_to_bottom(small_set: Manifest, root: Path) -> None:
+def test_the_crlf_file_stays_crlf_from_top_to_bottom(small_set: Release, root: Path) -> None:
     apply(small_set, root)
     lines = (root / tree.MOE).read_bytes().split(b"\n")[:-1]
     assert lines
@@ -55,7 +55,7 @@ def test_the_crlf_file_stays_crlf_from_top_to_bottom(small_set: Manifest, root: 
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o755, 0o444])
-def test_mode_is_kept_through_apply_and_revert(small_set: Manifest, root: Path, mode: int) -> None:
+def test_mode_is_kept_through_apply_and_revert(small_set: Release, root: Path, mode: int) -> None:
     path = root / tree.REGISTRY
     path.chmod(mode)
     apply(small_set, root)
@@ -65,7 +65,7 @@ def test_mode_is_kept_through_apply_and_revert(small_set: Manifest, root: Path, 
 
 
 @needs_root
-def test_owner_is_kept_and_a_new_file_gets_its_folders(small_set: Manifest, root: Path) -> None:
+def test_owner_is_kept_and_a_new_file_gets_its_folders(small_set: Release, root: Path) -> None:
     os.chown(root / tree.REGISTRY, 1234, 2345)
     os.chown((root / tree.MODEL).parent, 3456, 4567)
     apply(small_set, root)
@@ -75,7 +75,7 @@ def test_owner_is_kept_and_a_new_file_gets_its_folders(small_set: Manifest, root
     assert stat.S_IMODE(created.st_mode) & 0o111 == 0
 
 
-def test_a_new_file_is_readable_whatever_the_umask(small_set: Manifest, root: Path) -> None:
+def test_a_new_file_is_readable_whatever_the_umask(small_set: Release, root: Path) -> None:
     previous = os.umask(0o077)
     try:
         apply(small_set, root)
@@ -85,7 +85,7 @@ def test_a_new_file_is_readable_whatever_the_umask(small_set: Manifest, root: Pa
     assert stat.S_IMODE((root / tree.MODEL).stat().st_mode) == folder_mode & 0o666
 
 
-def test_a_hard_link_elsewhere_keeps_the_old_content(small_set: Manifest, root: Path, tmp_path: Path) -> None:
+def test_a_hard_link_elsewhere_keeps_the_old_content(small_set: Release, root: Path, tmp_path: Path) -> None:
     cache = tmp_path / "package-cache.py"
     os.link(root / tree.REGISTRY, cache)
     apply(small_set, root)
@@ -97,7 +97,7 @@ def test_a_hard_link_elsewhere_keeps_the_old_content(small_set: Manifest, root: 
     [py_compile.PycInvalidationMode.UNCHECKED_HASH, py_compile.PycInvalidationMode.CHECKED_HASH],
 )
 def test_byte_code_that_python_would_run_unchecked_is_removed(
-    small_set: Manifest, root: Path, invalidation: py_compile.PycInvalidationMode
+    small_set: Release, root: Path, invalidation: py_compile.PycInvalidationMode
 ) -> None:
     source = root / tree.TOKENIZERS
     pyc = Path(py_compile.compile(str(source), invalidation_mode=invalidation, doraise=True) or "")
@@ -105,7 +105,7 @@ def test_byte_code_that_python_would_run_unchecked_is_removed(
     assert not pyc.exists()
 
 
-def test_byte_code_of_equal_size_and_second_is_removed(small_set: Manifest, root: Path) -> None:
+def test_byte_code_of_equal_size_and_second_is_removed(small_set: Release, root: Path) -> None:
     source = root / tree.TOKENIZERS
     pyc = Path(py_compile.compile(str(source), doraise=True) or "")
     header = bytearray(pyc.read_bytes())
@@ -116,7 +116,7 @@ def test_byte_code_of_equal_size_and_second_is_removed(small_set: Manifest, root
 
 
 def test_byte_code_left_by_a_killed_run_is_removed_by_a_run_with_nothing_to_do(
-    small_set: Manifest, root: Path
+    small_set: Release, root: Path
 ) -> None:
     apply(small_set, root)
     pyc = Path(importlib.util.cache_from_source(str(root / tree.TOKENIZERS)))
@@ -131,7 +131,7 @@ def test_byte_code_left_by_a_killed_run_is_removed_by_a_run_with_nothing_to_do(
     assert not pyc.exists()
 
 
-def test_byte_code_that_fits_is_left(small_set: Manifest, root: Path) -> None:
+def test_byte_code_that_fits_is_left(small_set: Release, root: Path) -> None:
     apply(small_set, root)
     pyc = Path(py_compile.compile(str(root / tree.TOKENIZERS), doraise=True) or "")
     neighbour = Path(py_compile.compile(str(root / tree.NEIGHBOUR), doraise=True) or "")
@@ -140,9 +140,9 @@ def test_byte_code_that_fits_is_left(small_set: Manifest, root: Path) -> None:
     assert neighbour.exists()
 
 
-def test_byte_code_under_a_cache_prefix_is_removed(small_set: Manifest, root: Path, tmp_path: Path) -> None:
+def test_byte_code_under_a_cache_prefix_is_removed(small_set: Release, root: Path, tmp_path: Path) -> None:
     prefix = tmp_path / "pycache"
-    found = target.in_folder(small_set, root)
+    found = target.in_folder(small_set.packages, root)
     found = target.Target(found.locations, python=None, pycache_prefix=prefix)
     pyc = tree.write(prefix / str(root / tree.REGISTRY)[1:], b"")
     pyc = tree.write(pyc.parent / "registry.cpython-311.pyc", b"stale")
@@ -150,7 +150,7 @@ def test_byte_code_under_a_cache_prefix_is_removed(small_set: Manifest, root: Pa
     assert not pyc.exists()
 
 
-def test_no_temporary_file_is_left(small_set: Manifest, root: Path) -> None:
+def test_no_temporary_file_is_left(small_set: Release, root: Path) -> None:
     apply(small_set, root)
     assert set(tree.snapshot(root)) == {
         *tree.ORDER,
@@ -162,7 +162,7 @@ def test_no_temporary_file_is_left(small_set: Manifest, root: Path) -> None:
     }
 
 
-def test_a_file_named_almost_like_a_temporary_one_is_left(small_set: Manifest, root: Path) -> None:
+def test_a_file_named_almost_like_a_temporary_one_is_left(small_set: Release, root: Path) -> None:
     mine = tree.write(root / "vllm/models/.registry.py.step3p7-kit.notes", b"mine")
     old = tree.write(root / "vllm/models/.registry.py.step3p7-kit.4711.new", b"left by a killed run")
     apply(small_set, root)
@@ -171,7 +171,7 @@ def test_a_file_named_almost_like_a_temporary_one_is_left(small_set: Manifest, r
 
 
 def test_a_file_changed_between_look_and_rename_puts_everything_back(
-    small_set: Manifest, root: Path, monkeypatch: pytest.MonkeyPatch
+    small_set: Release, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replace = os.replace
     before = tree.snapshot(root)
@@ -189,7 +189,7 @@ def test_a_file_changed_between_look_and_rename_puts_everything_back(
 
 
 def test_somebodys_newer_text_is_noticed_and_not_undone(
-    small_set: Manifest, root: Path, monkeypatch: pytest.MonkeyPatch
+    small_set: Release, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replace = os.replace
 
@@ -208,7 +208,7 @@ def test_somebodys_newer_text_is_noticed_and_not_undone(
 
 
 def test_two_vllms_that_share_a_vllm_ascend_exclude_each_other(
-    small_set: Manifest, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small_set: Release, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lock, "WAIT_S", 0.0)
     other = tree.write_packages(tmp_path / "other")
@@ -219,7 +219,7 @@ def test_two_vllms_that_share_a_vllm_ascend_exclude_each_other(
 
 
 def test_a_signal_during_the_renames_waits_for_their_end(
-    small_set: Manifest, root: Path, monkeypatch: pytest.MonkeyPatch
+    small_set: Release, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replace = os.replace
 
@@ -232,7 +232,7 @@ def test_a_signal_during_the_renames_waits_for_their_end(
     assert set(tree.states(root).values()) == {"applied"}
 
 
-def test_a_second_run_waits_for_the_first(small_set: Manifest, root: Path) -> None:
+def test_a_second_run_waits_for_the_first(small_set: Release, root: Path) -> None:
     descriptor = os.open(root / "vllm", os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     release = threading.Timer(0.4, os.close, [descriptor])
@@ -244,7 +244,7 @@ def test_a_second_run_waits_for_the_first(small_set: Manifest, root: Path) -> No
 
 
 def test_a_second_run_that_waited_in_vain_says_who_holds_the_lock(
-    small_set: Manifest, root: Path, monkeypatch: pytest.MonkeyPatch
+    small_set: Release, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lock, "WAIT_S", 0.2)
     holder = subprocess.Popen(["flock", str(root / "vllm"), "sleep", "30"])
@@ -272,7 +272,7 @@ def lock_is_held(folder: Path) -> bool:
     return False
 
 
-def test_two_runs_at_once_do_the_job_once(small_set: Manifest, root: Path) -> None:
+def test_two_runs_at_once_do_the_job_once(small_set: Release, root: Path) -> None:
     outcomes: list[int] = []
     threads = [
         threading.Thread(target=lambda: outcomes.append(len(apply(small_set, root).changes)))

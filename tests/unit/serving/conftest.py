@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from patchkit.errors import KitError
-from patchkit.manifest import Manifest
+from patchkit.release import Release
 from patchkit.target import Target
 from serving.machine import doctor
 from serving.machine.diagnosis import Observation
@@ -23,7 +23,7 @@ def machine(tmp_path: Path) -> Machine:
 
 
 @pytest.fixture
-def installed(tmp_path: Path, small_set: Manifest, monkeypatch: pytest.MonkeyPatch) -> Target:
+def installed(tmp_path: Path, small_set: Release, monkeypatch: pytest.MonkeyPatch) -> Target:
     """The small set, applied, and a vllm command that runs with the same Python."""
     found = machines.installation(tmp_path / "python", small_set)
     assert found.python
@@ -34,7 +34,7 @@ def installed(tmp_path: Path, small_set: Manifest, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.fixture
-def see(machine: Machine, installed: Target, small_set: Manifest) -> See:
+def see(machine: Machine, installed: Target, small_set: Release) -> See:
     """What one check says about the machine as the test has left it."""
 
     def run(

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import tree
 from patchkit import target
-from patchkit.manifest import Manifest
+from patchkit.release import Release
 from patchkit.target import Target
 from serving.machine.diagnosis import Observation
 from serving.machine.host import Host, Space
@@ -157,14 +157,14 @@ def python(
 
 def installation(
     folder: Path,
-    manifest: Manifest,
+    release: Release,
     applied: tuple[str, ...] = tree.ORDER,
     releases: tuple[str, str] = ("0.20.2", "0.20.2rc1"),
 ) -> Target:
     """The small set's packages, by default all applied, and a Python that has the pinned packages."""
     root = tree.write_packages(folder / "site-packages", applied, releases)
     tree.write(root / "vllm_ascend" / "_build_info.py", b"# Auto-generated file\n__device_type__ = 'A2'\n")
-    found = target.in_folder(manifest, root)
+    found = target.in_folder(release.packages, root)
     return replace(found, python=python(folder / "bin"))
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import tree
 from patchkit.errors import Refused, TargetNotFound
-from patchkit.manifest import Manifest
+from patchkit.release import Release
 from patchkit.target import Target
 from serving.capacity import memory
 from serving.capacity.plan_request import PlanRequest
@@ -39,7 +39,7 @@ def crashed(examination: Examination) -> list[str]:
 
 
 def test_a_machine_as_it_should_be_has_nothing_to_report(
-    machine: Machine, installed: Target, small_set: Manifest
+    machine: Machine, installed: Target, small_set: Release
 ) -> None:
     examination = doctor.examine(machine.host, small_set, installed)
 
@@ -52,7 +52,7 @@ def test_a_machine_as_it_should_be_has_nothing_to_report(
 
 
 def test_every_check_reports_and_in_the_order_of_the_list(
-    machine: Machine, installed: Target, small_set: Manifest
+    machine: Machine, installed: Target, small_set: Release
 ) -> None:
     examination = doctor.examine(machine.host, small_set, installed)
 
@@ -67,7 +67,7 @@ def test_names_are_kebab_case_and_each_has_a_summary() -> None:
 
 
 def test_a_machine_without_any_npu_gets_a_useful_report(
-    machine: Machine, installed: Target, small_set: Manifest
+    machine: Machine, installed: Target, small_set: Release
 ) -> None:
     machine.remove("dev", "usr", "etc/ascend_install.info")
     machine.environment = {"PATH": "/usr/bin"}
@@ -84,7 +84,7 @@ def test_a_machine_without_any_npu_gets_a_useful_report(
 
 
 def test_the_image_without_npu_smi_gets_a_useful_report(
-    machine: Machine, installed: Target, small_set: Manifest
+    machine: Machine, installed: Target, small_set: Release
 ) -> None:
     machine.remove("usr/local/bin/npu-smi", "usr/local/dcmi")
 
@@ -95,7 +95,7 @@ def test_the_image_without_npu_smi_gets_a_useful_report(
     assert warnings == ["driver", "npu-smi"]
 
 
-def test_an_empty_folder_for_a_machine_breaks_no_check(tmp_path: Path, small_set: Manifest) -> None:
+def test_an_empty_folder_for_a_machine_breaks_no_check(tmp_path: Path, small_set: Release) -> None:
     host = Host(tmp_path, {}, uid=4711, groups=frozenset(), machine="", measure=lambda _: None)
 
     examination = doctor.examine(host, small_set, NO_INSTALLATION, ASKS_A_PYTHON)
@@ -104,14 +104,14 @@ def test_an_empty_folder_for_a_machine_breaks_no_check(tmp_path: Path, small_set
     assert examination.failed
 
 
-def test_this_machine_breaks_no_check(small_set: Manifest) -> None:
+def test_this_machine_breaks_no_check(small_set: Release) -> None:
     examination = doctor.examine(Host(), small_set, NO_INSTALLATION)
 
     assert crashed(examination) == []
 
 
 def test_a_check_that_crashes_is_a_finding_and_the_others_still_speak(
-    machine: Machine, installed: Target, small_set: Manifest
+    machine: Machine, installed: Target, small_set: Release
 ) -> None:
     def crash(_: Path) -> Space:
         raise ZeroDivisionError("a fault of the kit")
@@ -128,9 +128,9 @@ def test_a_check_that_crashes_is_a_finding_and_the_others_still_speak(
 
 
 def test_an_installation_that_cannot_be_read_is_a_finding(
-    machine: Machine, installed: Target, small_set: Manifest
+    machine: Machine, installed: Target, small_set: Release
 ) -> None:
-    file = installed.file(small_set.files[0].path)
+    file = installed.file(small_set.base.files[0].path)
     file.unlink()
     file.symlink_to("/etc/hostname")
 
@@ -143,7 +143,7 @@ def test_an_installation_that_cannot_be_read_is_a_finding(
 
 
 def test_an_ignored_check_is_not_run_and_says_so(
-    machine: Machine, installed: Target, small_set: Manifest
+    machine: Machine, installed: Target, small_set: Release
 ) -> None:
     machine.environment["VLLM_ASCEND_ENABLE_FLASHCOMM1"] = "1"
 
@@ -156,7 +156,7 @@ def test_an_ignored_check_is_not_run_and_says_so(
 
 
 def test_to_ignore_a_check_that_does_not_exist_is_refused(
-    machine: Machine, installed: Target, small_set: Manifest
+    machine: Machine, installed: Target, small_set: Release
 ) -> None:
     with pytest.raises(Refused, match="no check called colour, flavour") as refusal:
         doctor.examine(machine.host, small_set, installed, frozenset({"flavour", "colour", "disk"}))
@@ -168,7 +168,7 @@ def test_to_ignore_a_check_that_does_not_exist_is_refused(
 
 
 def test_the_report_has_the_cure_on_one_line_to_copy(
-    machine: Machine, installed: Target, small_set: Manifest
+    machine: Machine, installed: Target, small_set: Release
 ) -> None:
     machine.remove(*(f"dev/{name}" for name in machines.DEVICES))
     every_device = " ".join(f"--device /dev/{name}" for name in machines.DEVICES)
@@ -180,7 +180,7 @@ def test_the_report_has_the_cure_on_one_line_to_copy(
 
 
 def test_the_last_line_counts_and_names_the_problems(
-    machine: Machine, installed: Target, small_set: Manifest
+    machine: Machine, installed: Target, small_set: Release
 ) -> None:
     fine = doctor.text(doctor.examine(machine.host, small_set, installed)).splitlines()[-1]
     machine.environment |= {"VLLM_ASCEND_ENABLE_FLASHCOMM1": "1", "OMP_NUM_THREADS": "100"}
@@ -192,7 +192,7 @@ def test_the_last_line_counts_and_names_the_problems(
 
 
 def test_a_cure_names_the_kit_and_the_target_as_they_were_given(
-    tmp_path: Path, machine: Machine, small_set: Manifest
+    tmp_path: Path, machine: Machine, small_set: Release
 ) -> None:
     target = machines.installation(tmp_path / "plain", small_set, ())
     examination = doctor.examine(machine.host, small_set, target, ASKS_A_PYTHON)
@@ -207,7 +207,7 @@ def test_a_cure_names_the_kit_and_the_target_as_they_were_given(
 
 
 def test_no_line_of_prose_is_too_wide_for_a_terminal(
-    machine: Machine, installed: Target, small_set: Manifest
+    machine: Machine, installed: Target, small_set: Release
 ) -> None:
     machine.remove("dev", "usr")
 
@@ -218,7 +218,7 @@ def test_no_line_of_prose_is_too_wide_for_a_terminal(
 
 
 def test_what_a_machine_holds_cannot_steer_the_terminal(
-    machine: Machine, installed: Target, small_set: Manifest
+    machine: Machine, installed: Target, small_set: Release
 ) -> None:
     machine.environment["OMP_NUM_THREADS"] = "\x1b[2J\r9\n9"
 
@@ -229,7 +229,7 @@ def test_what_a_machine_holds_cannot_steer_the_terminal(
 
 
 def test_the_report_for_a_program_has_every_field_of_every_finding(
-    machine: Machine, installed: Target, small_set: Manifest
+    machine: Machine, installed: Target, small_set: Release
 ) -> None:
     machine.environment["VLLM_ASCEND_ENABLE_FLASHCOMM1"] = "1"
     examination = doctor.examine(machine.host, small_set, installed)
@@ -299,9 +299,7 @@ def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Machine:
     derandomize=True,
 )
 @given(data=st.data())
-def test_no_bytes_in_any_file_break_a_check(
-    data: st.DataObject, fuzzed: Machine, small_set: Manifest
-) -> None:
+def test_no_bytes_in_any_file_break_a_check(data: st.DataObject, fuzzed: Machine, small_set: Release) -> None:
     table = (machines.HOSTS / "npu-smi" / "910b3-busy.txt").read_text()
     socket = machines.TCP_HEADER + "   0: 0100007F:EA60 00000000:0000 0A 0:0 00:0 0 0 0 1 1\n" * 3
     like = {"usr/local/bin/npu-smi.txt": table, "proc/net/tcp": socket, "proc/net/tcp6": socket} | {
@@ -350,7 +348,7 @@ def test_no_bytes_in_any_file_break_a_check(
     )
 )
 def test_no_value_of_any_variable_breaks_a_check(
-    values: dict[str, str], fuzzed: Machine, small_set: Manifest
+    values: dict[str, str], fuzzed: Machine, small_set: Release
 ) -> None:
     for name, text in machines.FILES.items():
         if name in FUZZED:

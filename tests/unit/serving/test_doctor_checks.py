@@ -12,7 +12,7 @@ import pytest
 
 import tree
 from patchkit.errors import TargetNotFound
-from patchkit.manifest import Manifest
+from patchkit.release import Release
 from patchkit.target import Target
 from serving.machine import doctor
 from serving.machine.diagnosis import Status
@@ -849,7 +849,7 @@ def test_a_check_says_in_full_what_is_there_and_what_cures_it(case: Case, machin
             assert "\n" not in one.cure
 
 
-def test_every_check_is_seen_to_pass(machine: Machine, installed: Target, small_set: Manifest) -> None:
+def test_every_check_is_seen_to_pass(machine: Machine, installed: Target, small_set: Release) -> None:
     (machine.root / "models").mkdir()
     machine.write("models/config.json", "{}")
 
@@ -890,7 +890,7 @@ def test_every_check_is_seen_to_object() -> None:
     ],
 )
 def test_an_unpatched_or_half_patched_installation_is_a_problem(
-    tmp_path: Path, see: See, small_set: Manifest, applied: tuple[str, ...], said: str, symptom: str
+    tmp_path: Path, see: See, small_set: Release, applied: tuple[str, ...], said: str, symptom: str
 ) -> None:
     target = machines.installation(tmp_path / "other", small_set, applied)
 
@@ -902,9 +902,9 @@ def test_an_unpatched_or_half_patched_installation_is_a_problem(
     assert seen.cure.startswith("{kit} apply")
 
 
-def test_a_drifted_file_is_named(tmp_path: Path, see: See, small_set: Manifest) -> None:
+def test_a_drifted_file_is_named(tmp_path: Path, see: See, small_set: Release) -> None:
     target = machines.installation(tmp_path / "other", small_set)
-    tree.write(target.file(small_set.files[0].path), b"something else\n")
+    tree.write(target.file(small_set.base.files[0].path), b"something else\n")
 
     (seen,) = see("patch-set", target)
 
@@ -921,7 +921,7 @@ def test_a_drifted_file_is_named(tmp_path: Path, see: See, small_set: Manifest) 
     ],
 )
 def test_another_release_is_named_with_the_wanted_one(
-    tmp_path: Path, see: See, small_set: Manifest, releases: tuple[str, str], wrong: list[str]
+    tmp_path: Path, see: See, small_set: Release, releases: tuple[str, str], wrong: list[str]
 ) -> None:
     target = machines.installation(tmp_path / "other", small_set, (), releases)
 
@@ -932,7 +932,7 @@ def test_another_release_is_named_with_the_wanted_one(
     assert [one.status for one in see("patch-set", target)] == [UNSEEN]
 
 
-def test_a_native_release_needs_nothing(tmp_path: Path, see: See, small_set: Manifest) -> None:
+def test_a_native_release_needs_nothing(tmp_path: Path, see: See, small_set: Release) -> None:
     target = machines.installation(tmp_path / "other", small_set, (), ("0.23.0", "0.23.0rc1"))
 
     (seen,) = see("patch-set", target)
@@ -943,7 +943,7 @@ def test_a_native_release_needs_nothing(tmp_path: Path, see: See, small_set: Man
 
 
 def test_a_source_build_that_names_no_release_is_left_to_the_hashes(
-    tmp_path: Path, see: See, small_set: Manifest
+    tmp_path: Path, see: See, small_set: Release
 ) -> None:
     target = machines.installation(
         tmp_path / "other", small_set, releases=("0.1.dev1+g0123abc.empty", "0.20.2rc1")

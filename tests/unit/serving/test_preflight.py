@@ -10,7 +10,7 @@ import pytest
 
 from patchkit import transaction
 from patchkit.errors import Refused
-from patchkit.manifest import Manifest
+from patchkit.release import Release
 from patchkit.target import Target
 from serving.start import preflight, profiles
 from serving.start.preflight import Preflight, Start
@@ -28,12 +28,12 @@ def subjects(found: Preflight) -> set[str]:
     return {remark.subject for remark in found.remarks}
 
 
-def seen(start: Start, machine: Machine, small_set: Manifest, installed: Target) -> Preflight:
+def seen(start: Start, machine: Machine, small_set: Release, installed: Target) -> Preflight:
     return preflight.look(start, machine.host, small_set, installed, options="--root X")
 
 
 def test_a_set_that_is_not_applied_is_refused_with_the_command_that_helps(
-    start: Start, machine: Machine, small_set: Manifest, installed: Target
+    start: Start, machine: Machine, small_set: Release, installed: Target
 ) -> None:
     transaction.revert(small_set, installed)
     with pytest.raises(Refused) as refusal:
@@ -62,7 +62,7 @@ def test_a_server_open_without_a_key_is_named(
     is_open: bool,
     start: Start,
     machine: Machine,
-    small_set: Manifest,
+    small_set: Release,
     installed: Target,
 ) -> None:
     found = seen(
@@ -72,7 +72,7 @@ def test_a_server_open_without_a_key_is_named(
 
 
 def test_what_the_doctor_finds_is_passed_on_and_problems_stop(
-    start: Start, machine: Machine, small_set: Manifest, installed: Target
+    start: Start, machine: Machine, small_set: Release, installed: Target
 ) -> None:
     host = replace(
         machine.host, environment={**machine.host.environment, "VLLM_ASCEND_ENABLE_FLASHCOMM1": "1"}
@@ -84,7 +84,7 @@ def test_what_the_doctor_finds_is_passed_on_and_problems_stop(
 
 
 def test_a_context_that_does_not_fit_stops(
-    start: Start, machine: Machine, small_set: Manifest, installed: Target
+    start: Start, machine: Machine, small_set: Release, installed: Target
 ) -> None:
     share = replace(
         start, arguments=("-tp", "1", "--max-model-len", "4096", "--gpu-memory-utilization", "0.01")
@@ -95,7 +95,7 @@ def test_a_context_that_does_not_fit_stops(
 
 
 def test_a_context_beyond_the_model_stops(
-    start: Start, machine: Machine, small_set: Manifest, installed: Target
+    start: Start, machine: Machine, small_set: Release, installed: Target
 ) -> None:
     found = seen(start, machine, small_set, installed)  # the profile's 65536, of a model of 4096
     assert [remark.stops for remark in found.remarks if remark.subject == "plan"] == [True]
@@ -104,7 +104,7 @@ def test_a_context_beyond_the_model_stops(
 
 @pytest.mark.parametrize("value", ["much", "1e400", "-1", "9" * 5000])
 def test_values_that_make_no_sense_are_no_traceback(
-    value: str, start: Start, machine: Machine, small_set: Manifest, installed: Target
+    value: str, start: Start, machine: Machine, small_set: Release, installed: Target
 ) -> None:
     odd = replace(
         start, arguments=("--gpu-memory-utilization", value, "--max-model-len", value, "-tp", value)
@@ -113,7 +113,7 @@ def test_values_that_make_no_sense_are_no_traceback(
 
 
 def test_a_second_config_and_an_absent_folder_are_refused(
-    start: Start, machine: Machine, small_set: Manifest, installed: Target, tmp_path: Path
+    start: Start, machine: Machine, small_set: Release, installed: Target, tmp_path: Path
 ) -> None:
     with pytest.raises(Refused, match="one --config"):
         seen(replace(start, arguments=("--config=x.yaml",)), machine, small_set, installed)
@@ -122,7 +122,7 @@ def test_a_second_config_and_an_absent_folder_are_refused(
 
 
 def test_flags_brought_along_are_answered(
-    start: Start, machine: Machine, small_set: Manifest, installed: Target
+    start: Start, machine: Machine, small_set: Release, installed: Target
 ) -> None:
     found = seen(replace(start, arguments=("--disable-cascade-attn",)), machine, small_set, installed)
     assert "--disable-cascade-attn has no effect" in preflight.text(found)
@@ -130,7 +130,7 @@ def test_flags_brought_along_are_answered(
 
 
 def test_a_flag_that_does_not_work_stops_and_one_without_effect_does_not(
-    start: Start, machine: Machine, small_set: Manifest, installed: Target
+    start: Start, machine: Machine, small_set: Release, installed: Target
 ) -> None:
     def problems(*arguments: str) -> int:
         return seen(replace(start, arguments=arguments), machine, small_set, installed).problems

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from patchkit import report, state, versions
+from patchkit import drift, plan, report, state, versions
 from patchkit.errors import KitError
 from patchkit.manifest import Package
-from patchkit.state import FileState, SetState, SetStatus
+from patchkit.state import Installation, SetState
 from patchkit.target import Location, default_interpreter
 
 from ..diagnosis import Check, Group, Observation, not_looked_at, note, ok, problem, warning
@@ -71,30 +71,32 @@ def _patch_set(patient: Patient) -> Iterable[Observation]:
             cure=target.next_step.replace("{again}", "{kit} doctor"),
         )
         return
-    yield _of_state(state.inspect(patient.manifest, target))
+    yield _of_state(state.inspect(patient.release, target))
 
 
-def _of_state(status: SetStatus) -> Observation:
-    match status.state:
+def _of_state(found: Installation) -> Observation:
+    names = {status.name for status in found.present}
+    match found.state:
         case SetState.NATIVE:
-            return ok(report.summary(status))
+            return ok(report.summary(found))
         case SetState.UNSUPPORTED:
             return not_looked_at("it is for other releases (see package-versions)")
         case SetState.APPLIED:
-            mounted = sum(found.mounted for found in status.files)
-            return ok(report.summary(status) + (f" {mounted} of them are mounted in." if mounted else ""))
+            mounted = sum(status.mounted for status in found.chains)
+            return ok(report.summary(found) + (f" {mounted} of them are mounted in." if mounted else ""))
         case SetState.PRISTINE | SetState.PARTIAL:
+            total = sum(bool(status.chain.height(names)) for status in found.chains)
             return problem(
-                report.summary(status),
-                expected=f"all {len(status.files)} files of the set {status.manifest.id} applied",
-                why="; ".join(symptom.text for symptom in status.symptoms) or "the files need one another",
+                report.summary(found),
+                expected=f"all {total} files of the set {found.release.id} applied",
+                why="; ".join(symptom.text for symptom in found.symptoms) or "the files need one another",
                 cure="{kit} apply {options}",
             )
         case SetState.DRIFTED:
-            bad = status.in_state(FileState.DRIFTED, FileState.MISSING)
-            names = "; ".join(f"{found.file.path}: {state.explain_drift(found).text}" for found in bad)
+            bad = plan.unknown_files(found, names)
+            clauses = "; ".join(f"{file.file.path}: {drift.explain(file, found.release)}" for file in bad)
             return problem(
-                f"{report.summary(status)} {names}",
+                f"{report.summary(found)} {clauses}",
                 expected="each file exactly as upstream published it, or exactly as the set makes it",
                 why="the kit changes no file that it does not know, so the model cannot be served",
                 cure="{kit} verify {options}",
@@ -105,8 +107,8 @@ def _package_versions(patient: Patient) -> Iterable[Observation]:
     target = patient.target
     if isinstance(target, KitError):
         return [not_looked_at(_NO_TARGET)]
-    is_native = state.by_version(patient.manifest, target) is SetState.NATIVE
-    pairs = [(package, target.locations[package.import_name]) for package in patient.manifest.packages]
+    is_native = state.by_version(patient.release, target) is SetState.NATIVE
+    pairs = [(package, target.locations[package.import_name]) for package in patient.release.packages]
     return [_package(package, location, is_native) for package, location in pairs]
 
 
@@ -156,7 +158,7 @@ def _other_copies(patient: Patient, location: Location) -> set[str]:
 
 def _usual_folders(patient: Patient) -> Iterator[str]:
     host = patient.host
-    yield from (str(package.image_folder.parent) for package in patient.manifest.packages)
+    yield from (str(package.image_folder.parent) for package in patient.release.packages)
     prefixes = ["/usr", "/usr/local", f"{host.home}/.local"]
     prefixes += [f"/usr/local/{name}" for name in host.names("/usr/local") if name.startswith("python")]
     for library in (f"{prefix}/lib" for prefix in prefixes):
