@@ -14,7 +14,7 @@ DRAW := build/report
 SANDBOX := build/sandbox
 SANDBOX_PYTHON := $(SANDBOX)/venv/bin/python
 
-# make apply ROOT=DIR, TARGET_PYTHON=PATH, JSON=1: as --root, --python, --json.
+# make apply SETS="NAME...", ROOT=DIR, TARGET_PYTHON=PATH, JSON=1: as kit apply NAME..., --root, --python, --json.
 TARGET_OPTIONS = $(if $(ROOT),--root '$(ROOT)') $(if $(TARGET_PYTHON),--python '$(TARGET_PYTHON)') $(if $(JSON),--json)
 
 .PHONY: help
@@ -22,24 +22,27 @@ help: ## this list
 	@echo 'In the container:'
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2} /^# ---/ {print ""; print substr($$0, 7)}' $(MAKEFILE_LIST)
 
-.PHONY: status apply verify diff revert overlay doctor serve dist
+.PHONY: status sets apply verify diff revert overlay doctor serve dist
 status: ## what is installed: pristine, applied, partial, drifted, unsupported or native
 	@$(KIT) status $(TARGET_OPTIONS)
 
-apply: ## install the five files: all of them, or none
-	@$(KIT) apply $(TARGET_OPTIONS)
+sets: ## what there is beside the base set: what each does, costs and needs
+	@$(KIT) sets $(TARGET_OPTIONS)
+
+apply: ## install the base set (SETS=: opt-in sets too): all of the files, or none
+	@$(KIT) apply $(SETS) $(TARGET_OPTIONS)
 
 verify: ## prove it: the bytes, every name, an import (FAST=1: the bytes alone)
-	@$(KIT) verify $(if $(FAST),--fast) $(TARGET_OPTIONS)
+	@$(KIT) verify $(SETS) $(if $(FAST),--fast) $(TARGET_OPTIONS)
 
-diff: ## the whole set as one unified diff
-	@$(KIT) diff $(TARGET_OPTIONS)
+diff: ## the whole of it as one unified diff (SETS=: with opt-in sets)
+	@$(KIT) diff $(SETS) $(TARGET_OPTIONS)
 
-revert: ## undo it: all of the five files, or none
-	@$(KIT) revert $(TARGET_OPTIONS)
+revert: ## undo it (SETS=: these sets alone): all of the files, or none
+	@$(KIT) revert $(SETS) $(TARGET_OPTIONS)
 
-overlay: ## build the five full files, to be mounted over an untouched container
-	@$(KIT) overlay $(TARGET_OPTIONS)
+overlay: ## build the full files, to be mounted over an untouched container (SETS=)
+	@$(KIT) overlay $(SETS) $(TARGET_OPTIONS)
 
 doctor: ## look at the whole machine before a start
 	@$(KIT) doctor $(TARGET_OPTIONS)
@@ -53,7 +56,7 @@ dist: ## the kit as one file, build/kit.pyz, for a machine without a network
 # --- On the host:
 
 .PHONY: image
-image: ## the patched image (BASE_IMAGE=, IMAGE=, BUILDER=), with docker, podman or buildah
+image: ## the patched image (BASE_IMAGE=, SETS=, IMAGE=, BUILDER=), with docker, podman or buildah
 	@docker/build.sh
 
 # --- For a machine without an NPU (needs a network):

@@ -3,12 +3,13 @@
 # Build the patched image (make image), with docker, podman or buildah. The host needs neither
 # Python nor a network, if the base image is loaded already. Variables:
 #   BASE_IMAGE  the image to patch   (quay.io/ascend/vllm-ascend:v0.20.2rc1; or its -openeuler)
-#   IMAGE       what to call it      (step3p7-vllm-ascend:v0.20.2rc1)
+#   SETS        opt-in sets on the base set, with spaces between (none; see kit sets)
+#   IMAGE       what to call it      (step3p7-vllm-ascend:v0.20.2rc1, and -SET for each)
 #   BUILDER     docker, podman or buildah   (the first of them that works here)
 set -euo pipefail
 
 if (($#)); then # it takes variables, no arguments
-    sed -n '3,7s/^# //p' "${BASH_SOURCE[0]}"
+    sed -n '3,8s/^# //p' "${BASH_SOURCE[0]}"
     [[ $1 == -h || $1 == --help ]] && exit 0
     exit 2
 fi
@@ -19,7 +20,8 @@ source "$KIT/docker/engine.sh"
 
 readonly SET=v0.20.2rc1
 BASE_IMAGE=${BASE_IMAGE:-quay.io/ascend/vllm-ascend:$SET}
-IMAGE=${IMAGE:-step3p7-vllm-ascend:$SET}
+read -r -a sets <<<"${SETS:-}"
+IMAGE=${IMAGE:-step3p7-vllm-ascend:$SET${sets[*]:+-$(IFS=- && printf '%s' "${sets[*]}")}}
 BUILDER=${BUILDER:-$(first_usable docker podman buildah || true)}
 
 # The registry's digest of a local image; "unknown" for one that came from an archive.
@@ -58,6 +60,7 @@ options=(
     --build-arg "BASE_DIGEST=$(base_digest)"
     --build-arg "KIT_VERSION=$(sed -n 's/^VERSION = "\(.*\)"$/\1/p' "$KIT/scripts/commands/request.py")"
     --build-arg "KIT_SET=$SET"
+    --build-arg "SETS=${sets[*]-}"
     --build-arg "MANIFEST_SHA256=$(sha256sum "$KIT/patches/$SET/manifest.toml" | cut -d ' ' -f 1)"
     --build-arg "REVISION=$(git -C "$KIT" rev-parse --verify --quiet HEAD 2>/dev/null || echo unknown)"
 )

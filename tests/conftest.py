@@ -46,6 +46,26 @@ def kit(bundle: Path) -> tree.Kit:
     return tree.Kit(bundle)
 
 
+@pytest.fixture(scope="session")
+def stacked_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The small set with two opt-in sets on it. Not to be changed."""
+    folder = tree.write_bundle(tmp_path_factory.mktemp("stacked"))
+    for name, edits in tree.OPT_INS.items():
+        tree.write_opt_in(folder, name, edits)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def stacked_set(stacked_bundle: Path) -> Release:
+    return release.load(stacked_bundle, tree.SET_ID)
+
+
+@pytest.fixture(scope="session")
+def stacked_kit(stacked_bundle: Path) -> tree.Kit:
+    """The kit with the small set and the two opt-in sets, as a command."""
+    return tree.Kit(stacked_bundle)
+
+
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """A pristine installation of the small set."""

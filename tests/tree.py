@@ -89,6 +89,27 @@ APPLIED: dict[str, bytes] = {
     ),
 }
 
+# Two opt-in sets. Each edits a file of the base where the base left it, and brings one of its own.
+LIMIT, DRAFT = "limit", "draft"
+ATTENTION = "vllm/attention.py"
+DRAFT_MODEL = "vllm/models/draft.py"
+ATTENTION_TEXT = _lines("def attend(x, window):", "    return x[:window]")
+Edits = dict[str, tuple[bytes | None, bytes]]
+OPT_INS: dict[str, Edits] = {
+    LIMIT: {
+        MOE: (APPLIED[MOE], APPLIED[MOE].replace(b"clamp_limit=7.0", b"clamp_limit=3.5")),
+        ATTENTION: (ATTENTION_TEXT, ATTENTION_TEXT.replace(b"[:window]", b"[:window - 1]")),
+    },
+    DRAFT: {
+        DRAFT_MODEL: (None, _lines("from .new_model import NewModel", "", "", "class Draft(NewModel): ...")),
+        REGISTRY: (
+            APPLIED[REGISTRY],
+            APPLIED[REGISTRY].replace(b"    'older'", b"    'draft': 'draft',\n    'older'"),
+        ),
+    },
+}
+STACKED = (*ORDER, ATTENTION, DRAFT_MODEL)
+
 
 def sha256(text: bytes) -> str:
     return hashlib.sha256(text).hexdigest()
@@ -112,11 +133,29 @@ def diff_of(path: str, before: bytes, after: bytes) -> bytes:
     return b"Description: a patch for a test\n" + b"".join(body)
 
 
-def manifest_text() -> str:
-    rows = [f'id = "{SET_ID}"', 'title = "A small set"', 'architecture = "NewModel"']
+def file_rows(edits: Edits) -> list[str]:
+    """The ``[[file]]`` tables of a manifest."""
+    rows = []
+    for path, (before, after) in edits.items():
+        state = (
+            "new = true" if before is None else f'before = "{sha256(before)}"\npatch = "{patch_name(path)}"'
+        )
+        ends = "crlf" if b"\r\n" in after else "lf"
+        rows += ["[[file]]", f'path = "{path}"', state, f'after = "{sha256(after)}"']
+        rows += [f'line_ends = "{ends}"', 'purpose = "a test"']
+    return rows
+
+
+def base_edits() -> Edits:
+    return {path: (PRISTINE[path], APPLIED[path]) for path in ORDER}
+
+
+def manifest_text(release: str = SET_ID, edits: Edits | None = None) -> str:
+    """The base's manifest of a release whose packages say that they are of it."""
+    rows = [f'id = "{release}"', 'title = "A small set"', 'architecture = "NewModel"']
     for name, title, version, native in (
-        ("vllm", "vLLM", "0.20.2", "0.23.0"),
-        ("vllm_ascend", "vllm-ascend", "0.20.2rc1", "0.23.0rc1"),
+        ("vllm", "vLLM", release.removeprefix("v").removesuffix("rc1"), "0.23.0"),
+        ("vllm_ascend", "vllm-ascend", release.removeprefix("v"), "0.23.0rc1"),
     ):
         rows += [
             "[[package]]",
@@ -126,14 +165,7 @@ def manifest_text() -> str:
             f'native_from = "{native}"',
             f'image_folder = "/image/{name}"',
         ]
-    for path in ORDER:
-        before = PRISTINE[path]
-        state = (
-            "new = true" if before is None else f'before = "{sha256(before)}"\npatch = "{patch_name(path)}"'
-        )
-        ends = "crlf" if path == MOE else "lf"
-        rows += ["[[file]]", f'path = "{path}"', state, f'after = "{sha256(APPLIED[path])}"']
-        rows += [f'line_ends = "{ends}"', 'purpose = "a test"']
+    rows += file_rows(edits or base_edits())
     rows += [
         "[[sentinel]]",
         f'path = "{NEIGHBOUR}"',
@@ -155,15 +187,26 @@ def patch_name(path: str) -> str:
     return path.replace("/", "-") + ".patch"
 
 
+def write_set(folder: Path, place: str, text: str, edits: Edits) -> None:
+    """A set as a kit carries it, at ``patches/PLACE`` and ``overlay/PLACE``."""
+    for path, (before, after) in edits.items():
+        if before is None:
+            write(folder / "overlay" / place / path, after)
+        else:
+            write(folder / "patches" / place / patch_name(path), diff_of(path, before, after))
+    write(folder / "patches" / place / "manifest.toml", text.encode())
+
+
+def write_opt_in(folder: Path, name: str, edits: Edits, rows: tuple[str, ...] = ()) -> None:
+    """An opt-in set of the small release; ``rows`` are sentinels and symptoms of it."""
+    about = [f'{key} = "What {name} {key}."' for key in ("does", "costs", "needs", "proved")]
+    text = [f'id = "{name}"', f'title = "The set {name}"', *about, *file_rows(edits), *rows]
+    write_set(folder, f"{SET_ID}/{name}", "\n".join(text) + "\n", edits)
+
+
 def write_bundle(folder: Path) -> Path:
     """The small set as a kit carries it, and the real ``scripts`` beside it."""
-    for path in ORDER:
-        before, after = PRISTINE[path], APPLIED[path]
-        if before is None:
-            write(folder / "overlay" / SET_ID / path, after)
-        else:
-            write(folder / "patches" / SET_ID / patch_name(path), diff_of(path, before, after))
-    write(folder / "patches" / SET_ID / "manifest.toml", manifest_text().encode())
+    write_set(folder, SET_ID, manifest_text(), base_edits())
     ignore = shutil.ignore_patterns("__pycache__")
     shutil.copytree(PROJECT / "scripts", folder / "scripts", ignore=ignore)
     return folder
@@ -182,6 +225,46 @@ def write_packages(
         if text is not None:
             write(root / path, text)
     return root
+
+
+def write_stacked(root: Path, sets: tuple[str, ...]) -> Path:
+    """An installation with everything that the opt-in sets touch, and some sets of ``base`` and theirs."""
+    write_packages(root)
+    for path in STACKED:
+        text = contents(path)[height(path, sets)][1]
+        if text is None:
+            (root / path).unlink(missing_ok=True)
+        else:
+            write(root / path, text)
+    return root
+
+
+def contents(path: str) -> list[tuple[str, bytes | None]]:
+    """What a file may hold, from the bottom up, and which set makes it."""
+    first = PRISTINE[path] if path in PRISTINE else {ATTENTION: ATTENTION_TEXT}.get(path)
+    found: list[tuple[str, bytes | None]] = [("pristine", first)]
+    if path in APPLIED:
+        found.append(("base", APPLIED[path]))
+    return found + [(name, edits[path][1]) for name, edits in OPT_INS.items() if path in edits]
+
+
+def height(path: str, sets: tuple[str, ...]) -> int:
+    return sum(name in sets for name, _ in contents(path)[1:])
+
+
+def rungs(root: Path) -> dict[str, str]:
+    """Of each file of the stacked sets the one whose content it has, told without the engine."""
+
+    def rung(path: str) -> str:
+        text = (root / path).read_bytes() if (root / path).exists() else None
+        return next((name for name, content in contents(path) if content == text), "torn")
+
+    return {path: rung(path) for path in STACKED}
+
+
+def rungs_of(sets: tuple[str, ...]) -> dict[str, str]:
+    """What `rungs` gives where these sets are wholly there."""
+    return {path: contents(path)[height(path, sets)][0] for path in STACKED}
 
 
 def snapshot(root: Path) -> dict[str, bytes]:

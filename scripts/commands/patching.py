@@ -79,10 +79,10 @@ def _all_reverted(outcome: Outcome) -> str:
 def _reverted(outcome: Outcome) -> str:
     """Of a revert that leaves something there."""
     gone = ", ".join(sorted(outcome.wish.concerned - outcome.wish.wanted))
-    stays = ", ".join(sorted(outcome.wish.wanted))
+    stays = f"there stays {', '.join(sorted(outcome.wish.wanted))}"
     if not outcome.changes:
-        return f"already so: {gone} was not applied; {stays} stays. Nothing was changed."
-    return f"reverted {gone}: {len(outcome.changes)} files written, each read back and hashed; {stays} stays."
+        return f"already so: {gone} is not applied; {stays}. Nothing was changed."
+    return f"reverted {gone}: {len(outcome.changes)} files written, each read back and hashed; {stays}."
 
 
 def _of_outcome(outcome: Outcome, sentence: str, next_step: str) -> Answer:
@@ -137,7 +137,7 @@ def _sets(request: Request) -> Answer:
         code = ExitCode.OK if found.state is SetState.NATIVE else ExitCode.NO
         return Answer(report.summary(found), report.sets_json(found), code)
     parts = [report.heading(found), report.sets(found)]
-    return Answer(paragraphs(parts), report.sets_json(found), next_step=request.command("apply", "SET..."))
+    return Answer(paragraphs(parts), report.sets_json(found))
 
 
 def _verify_arguments(verb: argparse.ArgumentParser) -> None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sized
+from collections.abc import Collection, Iterable, Sized
 from typing import Any
 
 from . import drift
@@ -12,7 +12,7 @@ from .errors import ExitCode, KitError, NotPutBack
 from .manifest import BASE
 from .overlay import Built
 from .plan import Texts, Wish, goals
-from .state import ChainStatus, FileState, FileStatus, Installation, SetState, SetStatus
+from .state import ChainStatus, FileState, FileStatus, Installation, SetState, SetStatus, word
 from .transaction import Outcome
 from .unified_diff import split_lines
 from .verify import Check, Level, Result, Verification
@@ -49,7 +49,7 @@ def _files_of(status: SetStatus, found: Installation) -> str:
     for file in status.files:
         note = _set_on(file) and f", {_set_on(file)}"
         note += ", mounted" if file.mounted else ""
-        lines.append(f"  {file.state.value + note:<17} {file.file.path!s:<41} {short(file.found)}")
+        lines.append(f"  {word(file) + note:<17} {file.file.path!s:<41} {short(file.found)}")
         if file.state in {FileState.DRIFTED, FileState.MISSING}:
             lines.append(f"  {'':<17} expected {_expected(file)}")
             lines.append(f"  {'':<17} {drift.explain(file, found.release)}")
@@ -66,8 +66,8 @@ def _expected(file: FileStatus) -> str:
     return f"{short(file.on_disk.chain.digest(PRISTINE))} (pristine) or {short(file.file.after)} (applied)"
 
 
-def summary(found: Installation) -> str:
-    """One sentence on the base, and one on each opt-in set that is there."""
+def summary(found: Installation, asked: Collection[str] = ()) -> str:
+    """One sentence on the base, and one on each opt-in set that is there or asked about."""
     match found.state:
         case SetState.NATIVE:
             first = found.release.packages[0]
@@ -77,8 +77,8 @@ def summary(found: Installation) -> str:
         case SetState.UNSUPPORTED:
             wanted = " and ".join(f"{p.name} {' or '.join(p.supported)}" for p in found.release.packages)
             return f"unsupported: this set is for {wanted}."
-    sentences = [_of_set(found.base), *(f"{status.name} {_of_set(status)}" for status in found.begun)]
-    return " ".join(sentences)
+    opt_ins = [status for status in found.sets[1:] if status.begun or status.name in asked]
+    return " ".join([_of_set(found.base), *(f"{status.name} {_of_set(status)}" for status in opt_ins)])
 
 
 def _of_set(status: SetStatus) -> str:
@@ -92,7 +92,7 @@ def _of_set(status: SetStatus) -> str:
         case SetState.APPLIED:
             return f"applied: {applied} of {total} files."
         case SetState.PRISTINE:
-            return f"pristine: none of the {total} files is applied."
+            return f"{word(status)}: none of the {total} files is applied."
     names = ", ".join(str(file.file.path) for file in status.in_state(FileState.PRISTINE))
     verb = _are(status.in_state(FileState.APPLIED))
     return f"partial: {applied} of {total} files {verb} applied; not applied: {names}."
@@ -145,7 +145,7 @@ def verdict(verification: Verification) -> str:
     if verification.passed:
         return f"verified: {count[Result.PASSED]} checks passed{not_run}."
     failed = "1 check" if count[Result.FAILED] == 1 else f"{count[Result.FAILED]} checks"
-    return f"NOT verified: {failed} failed{not_run}. {summary(found)}"
+    return f"NOT verified: {failed} failed{not_run}. {summary(found, verification.sets)}"
 
 
 def _subject(check: Check) -> str:
@@ -176,7 +176,7 @@ def sets(found: Installation) -> str:
 
     lines: list[str] = []
     for status in found.sets:
-        lines.append(f"  {status.name:<10} {_state_word(status)}: {status.patch_set.title}")
+        lines.append(f"  {status.name:<10} {word(status)}: {status.patch_set.title}")
         about = status.patch_set.about
         for label, text in vars(about).items() if about else ():
             indent = " " * 24
@@ -184,10 +184,6 @@ def sets(found: Installation) -> str:
             lines += textwrap.wrap(text, 110, initial_indent=head, subsequent_indent=indent)
         lines.append("")
     return "\n".join(lines[:-1])
-
-
-def _state_word(status: SetStatus) -> str:
-    return "not applied" if status.state is SetState.PRISTINE else status.state.value
 
 
 # --- for programs -----------------------------------------------------------------
@@ -219,7 +215,7 @@ def _set_json(status: SetStatus) -> dict[str, Any]:
     return {
         "set": status.name,
         "manifest_sha256": status.patch_set.sha256,
-        "state": status.state.value,
+        "state": word(status),
         "files": [_file_json(file) for file in status.files],
     }
 
@@ -228,7 +224,7 @@ def _file_json(file: FileStatus) -> dict[str, Any]:
     return {
         "path": str(file.file.path),
         "location": str(file.path),
-        "state": file.state.value,
+        "state": word(file),
         "mounted": file.mounted,
         "sha256": file.found,
         "pristine_sha256": file.on_disk.chain.digest(PRISTINE),
@@ -241,7 +237,7 @@ def sets_json(found: Installation) -> dict[str, Any]:
         "release": found.release.id,
         "releases": list(found.release.catalogue.ids),
         "sets": [
-            {"set": s.name, "title": s.patch_set.title, "state": _state_word(s)}
+            {"set": s.name, "title": s.patch_set.title, "state": word(s)}
             | (vars(s.patch_set.about) if s.patch_set.about else {})
             for s in found.sets
         ],

@@ -120,6 +120,13 @@ class SetStatus:
         return tuple(status for status in self.files if status.state in states)
 
 
+def word(status: FileStatus | SetStatus) -> str:
+    """What a state is called: a file that an opt-in set has not touched need not be pristine."""
+    of_base = (status.file.owner if isinstance(status, FileStatus) else status.name) == BASE
+    is_untouched = status.state in {FileState.PRISTINE, SetState.PRISTINE}
+    return "not applied" if is_untouched and not of_base else status.state.value
+
+
 @dataclass(frozen=True)
 class Installation:
     """All sets of a release, as found in a target."""

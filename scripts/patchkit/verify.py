@@ -15,7 +15,7 @@ from . import drift, plan
 from .chain import short
 from .manifest import BASE, PatchSet
 from .release import Release
-from .state import FileState, FileStatus, Installation, SetState, SetStatus, inspect
+from .state import FileState, FileStatus, Installation, SetState, SetStatus, inspect, word
 from .target import Target, environment, program
 
 _PROBE_TIMEOUT_S = 600
@@ -93,7 +93,7 @@ def _bytes(found: Installation, sets: Sequence[SetStatus]) -> Iterator[Check]:
         if file.state is FileState.APPLIED and found.state is not SetState.UNSUPPORTED:
             yield Check(owner, Level.BYTES, subject, Result.PASSED, f"sha256 {short(file.found)}")
             continue
-        detail = f"{file.state.value}: expected sha256 {short(file.file.after)}, found {short(file.found)}"
+        detail = f"{word(file)}: expected sha256 {short(file.file.after)}, found {short(file.found)}"
         if file.state in {FileState.DRIFTED, FileState.MISSING}:
             detail += f"; {drift.explain(file, found.release)}"
         yield Check(owner, Level.BYTES, subject, Result.FAILED, detail)

@@ -24,7 +24,7 @@ import pytest
 
 import cli
 import tree
-from commands import request
+from commands import request as kit_request
 from patchkit import report
 from patchkit.errors import ExitCode
 
@@ -105,8 +105,13 @@ CASES = [
 ]
 
 
+@pytest.mark.parametrize("kit_name", ["kit", "stacked_kit"])
 @pytest.mark.parametrize(("name", "command", "code"), CASES, ids=lambda value: str(value).replace(" ", ""))
-def test_what_is_printed(kit: tree.Kit, tmp_path: Path, name: str, command: str, code: int) -> None:
+def test_what_is_printed(
+    request: pytest.FixtureRequest, tmp_path: Path, kit_name: str, name: str, command: str, code: int
+) -> None:
+    """Whoever uses the base alone sees nothing of the opt-in sets that there are."""
+    kit: tree.Kit = request.getfixturevalue(kit_name)
     root = installation(name, tmp_path / "site-packages")
 
     run = kit(*command.split(), "--root", root, cwd=tmp_path)
@@ -363,7 +368,7 @@ def test_a_signal_that_comes_when_all_is_done_is_not_reported_as_nothing_done(
     bundle: Path, root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Between the last rename and the report: the disk is asked, not the clock."""
-    monkeypatch.setattr(request, "bundle", lambda: bundle)
+    monkeypatch.setattr(kit_request, "bundle", lambda: bundle)
     monkeypatch.setattr(report, "changed", lambda _: os.kill(os.getpid(), signal.SIGTERM))
     handlers = {number: signal.getsignal(number) for number in cli._STOPPING}
     try:
