@@ -85,8 +85,10 @@ test-e2e: sandbox $(DRAW)/complete ## real servers with a tiny Step-3.7
 test-image: $(IMAGE_TOOLS)/complete ## build and run the image on a stand-in base (root, buildah, debootstrap)
 	@KIT_CACHE='$(abspath $(CACHE))' $(IMAGE_TOOLS)/bin/python -m pytest tests/image
 
-bench: $(TOOLS)/complete ## apply, verify --fast and revert beside git apply, patch and quilt
+bench: $(TOOLS)/complete ## apply, verify --fast and revert beside git apply, patch and quilt; the start-up
 	@$(TOOLS)/bin/python tests/bench/patch_tools.py
+	@echo
+	@$(TOOLS)/bin/python tests/bench/start_up.py
 
 lock: $(TOOLS)/complete ## pin the requirements of tests/requirements/*.in anew (needs uv)
 	@scripts/lock.sh

@@ -4,21 +4,19 @@
 from __future__ import annotations
 
 import argparse
-import json
+import io
 import os
 import shlex
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout, suppress
 from types import FrameType
+from typing import Any
 
-from commands import asking, patching, starting
+import commands
 from commands.request import VERSION, Answer, Request
-from patchkit import plan, report, state
-from patchkit.errors import KitError, PutBack, Refused
-from patchkit.state import SetState
-
-VERBS = patching.VERBS | starting.VERBS | asking.VERBS
+from patchkit.errors import ExitCode, KitError, PutBack, Refused
 
 _EPILOG = """\
 exit codes:
@@ -29,11 +27,12 @@ exit codes:
   3  refused before the first write; nothing was changed
   4  failed on the way; every file is again as it was
   5  failed on the way; at least one file could not be put back
+  6  done, or already so, but the answer could not be written (a full disk)
 """
 
 
-def build_parser(prog: str) -> argparse.ArgumentParser:
-    """The parser of the whole command line."""
+def build_parser(prog: str, names: Sequence[str] = commands.NAMES) -> argparse.ArgumentParser:
+    """The parser of the command line, with the options of these verbs."""
     parser = argparse.ArgumentParser(
         prog=prog,
         description="A checked patch set that lets vllm-ascend v0.20.2rc1 serve Step-3.7-Flash.",
@@ -42,7 +41,8 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"kit {VERSION}")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    for name, verb in VERBS.items():
+    for name in names:
+        verb = commands.load(name)
         subparser = verbs.add_parser(name, help=verb.summary, description=verb.summary)
         subparser.add_argument("--json", action="store_true", help="one JSON object instead of text")
         for add in verb.add_options:
@@ -57,42 +57,77 @@ def main(arguments: Sequence[str], kit: str) -> int:
         The exit code; what was found or done is printed.
     """
     _be_printable()
-    options = build_parser(kit).parse_args(arguments)
     again = shlex.join([*shlex.split(kit), *arguments])
+    asked = [word for word in arguments[:1] if word in commands.NAMES]
+    help_text = io.StringIO()
+    try:
+        with redirect_stdout(help_text):  # argparse would not say that it could not write it
+            options = build_parser(kit, asked or commands.NAMES).parse_args(arguments)
+    except SystemExit as end:
+        code = ExitCode.USAGE if end.code else ExitCode.OK
+        return _written(lambda: print(help_text.getvalue(), end=""), code, again)
     _stop_cleanly_on_signals()
     try:
         answer = _run(options, kit)
-    except KitError as error:
+    except KitError as failure:
+        error = failure  # the name in the except clause does not outlive it
         next_step = error.next_step.replace("{kit}", kit).replace("{again}", again)
-        return _fail(error, next_step, options.json)
-    _tell(answer, options)
-    return answer.exit_code
+        return _written(lambda: _tell_error(error, next_step, options), error.exit_code, again)
+    return _written(lambda: _tell(answer, options), answer.exit_code, again)
+
+
+def _written(tell: Callable[[], None], code: ExitCode, again: str) -> ExitCode:
+    """Print, and give the exit code: what was done is done, whether or not that can be read.
+
+    Where nobody can have read of a success, the code says so; a failure is told by its own.
+    """
+    try:
+        tell()
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # kit status | head is no fault
+        _give_up_on_output()
+        return code
+    except OSError as error:
+        with suppress(OSError):
+            sys.stderr.write(
+                f"kit: the answer could not be written ({error.strerror}); what was done stays done.\n"
+                f"Next: {again}    # when the cause is gone\n"
+            )
+        _give_up_on_output()
+        return ExitCode.UNWRITTEN if code is ExitCode.OK else code
 
 
 def _tell(answer: Answer, options: argparse.Namespace) -> None:
-    """Print the answer. What was done is done, and the exit code says so, whether or not that can be read."""
-    try:
-        if options.json:
-            print(json.dumps({"verb": options.verb, "exit_code": answer.exit_code} | answer.data, indent=2))
-        else:
-            sys.stdout.buffer.write(answer.raw)
-            print(answer.text, end="\n" if answer.text else "")
-            print(
-                f"\nNext: {answer.next_step}" if answer.next_step else "",
-                end="\n" if answer.next_step else "",
-            )
-        sys.stdout.flush()
-    except OSError as error:
-        if not isinstance(error, BrokenPipeError):  # kit status | head is no fault
-            print(f"kit: the answer could not be written ({error.strerror})", file=sys.stderr)
-        _give_up_on_output()
+    if options.json:
+        _print_json(answer.exit_code, {"verb": options.verb}, answer.data)
+        return
+    sys.stdout.buffer.write(answer.raw)
+    print(answer.text, end="\n" if answer.text else "")
+    if answer.next_step:
+        print(f"\nNext: {answer.next_step}")
+
+
+def _tell_error(error: KitError, next_step: str, options: argparse.Namespace) -> None:
+    if options.json:
+        from patchkit import report
+
+        _print_json(error.exit_code, {}, report.error_json(error, next_step))
+    else:
+        print(f"kit: {error}\nNext: {next_step}", file=sys.stderr)
+
+
+def _print_json(code: ExitCode, head: dict[str, Any], data: dict[str, Any]) -> None:
+    import json
+
+    print(json.dumps(head | {"exit_code": code} | data, indent=2))
 
 
 def _run(options: argparse.Namespace, kit: str) -> Answer:
     """The verb, with whatever else may go wrong turned into an error of ours."""
     request = Request(options, kit)
     try:
-        return VERBS[options.verb].run(request)
+        return commands.load(options.verb).run(request)
     except _Interrupted as interruption:
         if isinstance(interruption.__context__, KitError):
             raise interruption.__context__ from None  # it came while the run was already failing
@@ -108,6 +143,9 @@ def _run(options: argparse.Namespace, kit: str) -> Answer:
 
 def _interrupted(request: Request, signal_name: str) -> Answer:
     """What a signal left: nothing, or the whole job where it came a moment too late. The disk tells."""
+    from patchkit import plan, report, state
+    from patchkit.state import SetState
+
     wish_for = {"apply": plan.to_apply, "revert": plan.to_revert}.get(request.options.verb)
     if wish_for is not None:
         found = state.inspect(request.release, request.target)
@@ -116,18 +154,6 @@ def _interrupted(request: Request, signal_name: str) -> Answer:
             sentence = f"interrupted by {signal_name}, when nothing was left to do. {report.summary(found)}"
             return Answer(sentence, report.status_json(found))
     raise PutBack(f"interrupted by {signal_name}", "{again}")
-
-
-def _fail(error: KitError, next_step: str, as_json: bool) -> int:
-    try:
-        if as_json:
-            print(json.dumps({"exit_code": error.exit_code} | report.error_json(error, next_step), indent=2))
-        else:
-            print(f"kit: {error}\nNext: {next_step}", file=sys.stderr)
-        sys.stdout.flush()
-    except OSError:
-        _give_up_on_output()
-    return error.exit_code
 
 
 def _give_up_on_output() -> None:

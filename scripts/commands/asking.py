@@ -9,7 +9,6 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from patchkit import state
 from patchkit.errors import ExitCode, KitError, Refused
 
 from .request import VERSION, Answer, Request, Verb, target_arguments
@@ -64,6 +63,8 @@ def _bench(request: Request) -> Answer:
 
 def _about(request: Request) -> dict[str, str]:
     """What measured: this kit, the set and its state, the packages; less where there is no target here."""
+    from patchkit import state
+
     found = {"kit": VERSION}
     try:
         status = state.inspect(request.release, request.target)

@@ -6,15 +6,17 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from patchkit import overlay, plan, report, state, transaction, verify
+from patchkit import plan, report, state
 from patchkit.errors import ExitCode, Refused
 from patchkit.manifest import BASE
 from patchkit.state import Installation, SetState
-from patchkit.transaction import Outcome
-from patchkit.verify import Level
 
 from .request import Answer, Request, Verb, paragraphs, target_arguments
+
+if TYPE_CHECKING:
+    from patchkit.transaction import Outcome
 
 
 def _status(request: Request) -> Answer:
@@ -45,6 +47,8 @@ def _advice(request: Request, found: Installation, names: Sequence[str] = ()) ->
 
 
 def _apply(request: Request) -> Answer:
+    from patchkit import transaction
+
     outcome = transaction.apply(request.release, request.target, request.options.sets)
     if outcome.before.state is SetState.NATIVE:
         return _of_outcome(outcome, report.summary(outcome.after) + " Nothing was changed.", "")
@@ -62,6 +66,8 @@ def _apply(request: Request) -> Answer:
 
 
 def _revert(request: Request) -> Answer:
+    from patchkit import transaction
+
     outcome = transaction.revert(request.release, request.target, request.options.sets)
     if outcome.before.state is SetState.NATIVE:
         return _of_outcome(outcome, report.summary(outcome.after) + " Nothing was changed.", "")
@@ -91,18 +97,21 @@ def _of_outcome(outcome: Outcome, sentence: str, next_step: str) -> Answer:
 
 
 def _verify(request: Request) -> Answer:
+    from patchkit import verification_report, verify
+    from patchkit.verify import Level
+
     levels = frozenset({Level.BYTES}) if request.options.fast else frozenset(Level)
     names = request.options.sets
     result = verify.verify(request.release, request.target, levels, names)
     parts = [
         report.heading(result.found),
-        report.checks(result),
-        report.verdict(result),
+        verification_report.checks(result),
+        verification_report.verdict(result),
         report.symptoms(result.found),
     ]
     return Answer(
         text=paragraphs(parts),
-        data=report.verification_json(result),
+        data=verification_report.verification_json(result),
         exit_code=ExitCode.OK if result.passed else ExitCode.NO,
         next_step="" if result.passed else _advice(request, result.found, names),
     )
@@ -119,6 +128,8 @@ def _diff(request: Request) -> Answer:
 
 
 def _overlay(request: Request) -> Answer:
+    from patchkit import overlay
+
     found = state.inspect(request.release, request.target)
     if found.state is SetState.NATIVE:
         return Answer(report.summary(found), report.status_json(found))

@@ -9,13 +9,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from patchkit import recognition, target
 from patchkit.errors import ExitCode
-from patchkit.manifest import Folder
-from patchkit.release import Catalogue, Release
-from patchkit.target import Target
+
+if TYPE_CHECKING:
+    from patchkit.manifest import Folder
+    from patchkit.release import Catalogue, Release
+    from patchkit.target import Target
 
 VERSION = "0.1.0"
 
@@ -44,10 +45,14 @@ class Request:
 
     @cached_property
     def catalogue(self) -> Catalogue:
+        from patchkit.release import Catalogue
+
         return Catalogue(bundle())
 
     @cached_property
     def target(self) -> Target:
+        from patchkit import target
+
         packages = self.catalogue.first.packages  # of every release the same, by their import names
         if self.options.root:
             return target.in_folder(packages, self.options.root)
@@ -56,6 +61,8 @@ class Request:
     @cached_property
     def release(self) -> Release:
         """The one that the target is of. Nobody types it."""
+        from patchkit import recognition
+
         return recognition.release_of(self.catalogue, self.target)
 
     def command(self, verb: str, *arguments: str) -> str:

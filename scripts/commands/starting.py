@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verbs of the time before a server answers: the machine, the model folder, the start.
-
-Most of what a run costs is imports, so each imports what it alone needs.
-"""
+"""The verbs of the time before a server answers: the machine, the model folder, the start."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from patchkit.errors import BundleDamaged, ExitCode, KitError
-from patchkit.target import Target
+
+if TYPE_CHECKING:
+    from patchkit.target import Target
 
 from .request import Answer, Request, Verb, target_arguments, target_options
 

@@ -11,7 +11,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """The exit codes of ``kit``, documented in the README."""
+    """The exit codes of ``kit``, which its help lists."""
 
     OK = 0
     """Done, or already so."""
@@ -25,6 +25,8 @@ class ExitCode(IntEnum):
     """Failed on the way, and every file is again as it was."""
     NOT_PUT_BACK = 5
     """Failed on the way, and at least one file could not be put back."""
+    UNWRITTEN = 6
+    """Done, or already so, but the answer could not be written."""
 
 
 class KitError(Exception):

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import importlib
 import json
 import os
+import pkgutil
 import re
 import shutil
 import signal
@@ -23,6 +25,7 @@ from pathlib import Path
 import pytest
 
 import cli
+import commands
 import tree
 from commands import request as kit_request
 from patchkit import report
@@ -133,11 +136,28 @@ def test_no_golden_text_lies_about_unused() -> None:
     }
 
 
-@pytest.mark.parametrize("verb", cli.VERBS)
+@pytest.mark.parametrize("verb", commands.NAMES)
 def test_every_verb_has_help_and_json(kit: tree.Kit, verb: str) -> None:
     run = kit(verb, "--help")
     assert run.code == 0
     assert "--json" in run.out
+
+
+def test_each_module_of_verbs_is_listed_with_all_that_it_has() -> None:
+    """The list is what lets a run import the module of its own verb alone."""
+    assert {name: commands.load(name).summary for name in commands.NAMES} == {
+        name: verb.summary
+        for module in pkgutil.iter_modules(commands.__path__)
+        for name, verb in getattr(importlib.import_module(f"commands.{module.name}"), "VERBS", {}).items()
+    }
+
+
+def test_a_verb_is_not_charged_for_the_others(kit: tree.Kit, root: Path) -> None:
+    command = [sys.executable, "-I", "-S", "-X", "importtime", str(kit.folder / "scripts/kit"), "status"]
+    run = subprocess.run([*command, "--root", str(root)], capture_output=True, text=True)
+    imported = set(re.findall(r"\| +([\w.]+)$", run.stderr, re.MULTILINE))
+    assert "patchkit.state" in imported
+    assert imported.isdisjoint({"commands.starting", "commands.asking", "serving", "json", "subprocess"})
 
 
 def test_the_help_names_every_exit_code(kit: tree.Kit) -> None:
@@ -241,7 +261,7 @@ def test_a_signal_that_nohup_ignores_stays_ignored(kit: tree.Kit, root: Path) ->
 
 def test_many_signals_at_once_are_one(kit: tree.Kit, root: Path) -> None:
     before = tree.snapshot(root)
-    command = [sys.executable, str(kit.folder / "scripts/kit"), "apply", "--root", str(root)]
+    command = as_in_a_terminal(kit, "apply", "--root", root)
     with locked(root):
         waiting = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         wait_until(lambda: has_open(waiting.pid, root / "vllm"))
@@ -251,6 +271,12 @@ def test_many_signals_at_once_are_one(kit: tree.Kit, root: Path) -> None:
     assert waiting.returncode == 4
     assert "Traceback" not in error
     assert tree.snapshot(root) == before
+
+
+def as_in_a_terminal(kit: tree.Kit, *arguments: str | Path) -> list[str | Path]:
+    """The kit with no signal ignored: ``nohup make test &`` hands down that two of them are."""
+    heeded = ["env", "--default-signal=INT,TERM,HUP"]
+    return [*heeded, sys.executable, kit.folder / "scripts" / "kit", *arguments]
 
 
 @contextlib.contextmanager
@@ -274,11 +300,32 @@ def test_a_reader_that_goes_away_is_no_error(kit: tree.Kit, root: Path) -> None:
 def test_an_answer_that_cannot_be_written_is_no_traceback(
     kit: tree.Kit, root: Path, verb: str, redirect: str
 ) -> None:
-    command = f"'{sys.executable}' '{kit.folder}/scripts/kit' {verb} --root '{root}' {redirect}"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    command = f"'{sys.executable}' '{kit.folder}/scripts/kit' {verb} --root '{root}'"
+    done = subprocess.run(["bash", "-c", f"{command} {redirect}"], capture_output=True, text=True)
     assert "Traceback" not in done.stderr
-    assert done.returncode == (1 if verb.startswith("status") else 0)
+    if verb.startswith("status"):
+        assert done.returncode == ExitCode.NO  # the answer itself, by its exit code
+    else:
+        assert done.returncode == (ExitCode.UNWRITTEN if "full" in redirect else ExitCode.OK)
     assert set(tree.states(root).values()) == {"applied" if verb == "apply" else "pristine"}
+
+
+@pytest.mark.parametrize("arguments", ["apply", "apply --json", "--help", "apply --help", "--version"])
+def test_a_full_disk_is_told_on_the_other_stream(kit: tree.Kit, root: Path, arguments: str) -> None:
+    place = f" --root '{root}'" if arguments.startswith("apply") and "help" not in arguments else ""
+    command = f"'{sys.executable}' '{kit.folder}/scripts/kit' {arguments}{place}"
+    done = subprocess.run(["bash", "-c", f"{command} >/dev/full"], stderr=subprocess.PIPE, text=True)
+    assert done.returncode == ExitCode.UNWRITTEN
+    assert done.stderr.splitlines() == [
+        "kit: the answer could not be written (No space left on device); what was done stays done.",
+        f"Next: {command.partition(' ')[2]}    # when the cause is gone".replace("'", ""),
+    ]
+
+
+def test_a_refusal_stays_one_where_nobody_can_be_told(kit: tree.Kit, tmp_path: Path) -> None:
+    command = f"'{sys.executable}' '{kit.folder}/scripts/kit' apply --root '{tmp_path}'"
+    for redirect in ("2>/dev/full", "--json >/dev/full 2>&1", ">/dev/full 2>&1"):
+        assert subprocess.run(["bash", "-c", f"{command} {redirect}"]).returncode == ExitCode.REFUSED
 
 
 @pytest.mark.parametrize("absent", ["patchkit/state.py", "cli.py", "commands"])
@@ -332,8 +379,12 @@ def test_a_python_that_is_too_old_is_told_so(kit: tree.Kit) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_while_waiting_changes_nothing(kit: tree.Kit, root: Path, number: signal.Signals) -> None:
     before = tree.snapshot(root)
-    command = [sys.executable, str(kit.folder / "scripts/kit"), "apply", "--root", str(root)]
-    with locked(root), subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as waiting:
+    with (
+        locked(root),
+        subprocess.Popen(
+            as_in_a_terminal(kit, "apply", "--root", root), stderr=subprocess.PIPE, text=True
+        ) as waiting,
+    ):
         wait_until(lambda: has_open(waiting.pid, root / "vllm"))
         waiting.send_signal(number)
         error = waiting.communicate(timeout=30)[1]
@@ -370,7 +421,7 @@ def test_a_signal_that_comes_when_all_is_done_is_not_reported_as_nothing_done(
     """Between the last rename and the report: the disk is asked, not the clock."""
     monkeypatch.setattr(kit_request, "bundle", lambda: bundle)
     monkeypatch.setattr(report, "changed", lambda _: os.kill(os.getpid(), signal.SIGTERM))
-    handlers = {number: signal.getsignal(number) for number in cli._STOPPING}
+    handlers = {number: signal.signal(number, signal.SIG_DFL) for number in cli._STOPPING}
     try:
         code = cli.main(["apply", "--root", str(root)], "kit")
     finally:
