@@ -85,14 +85,14 @@ def _plan(request: Request) -> Answer:
 
 
 def _explain(request: Request) -> Answer:
-    from serving import faults
+    from serving.faults import explaining, report
 
     options = request.options
-    found = faults.explain_log(options.log) if options.log else faults.explain(options.text)
+    found = explaining.explain_log(options.log) if options.log else explaining.explain(options.text)
     known = any(explanation.known for explanation in found)
     return Answer(
-        faults.text(found, request.kit),
-        faults.as_json(found, request.kit),
+        report.text(found, request.kit),
+        report.as_json(found, request.kit),
         ExitCode.OK if known else ExitCode.NO,
     )
 

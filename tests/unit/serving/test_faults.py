@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import threading
 import tracemalloc
 from pathlib import Path
@@ -14,8 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from patchkit.errors import Refused
-from serving import faults
-from serving.faults import FAULTS, Kind
+from serving.faults import explaining, report, table
+from serving.faults.fault import Severity
+
+FAULTS = table.faults()
 
 # Where each text was seen: "tried" is a run of ours on the real vLLM 0.20.2 or vllm-ascend 0.20.2rc1
 # without an NPU; "message" is the sentence in their sources with its gaps filled in; a name with a number
@@ -292,11 +295,11 @@ SEEN = [
 
 @pytest.mark.parametrize(("name", "text"), SEEN, ids=[f"{at}-{name}" for at, (name, _) in enumerate(SEEN)])
 def test_a_text_that_was_seen_is_explained_by_its_row_alone(name: str, text: str) -> None:
-    found = faults.explain(text)
+    found = explaining.explain(text)
 
     assert [explanation.fault.name for explanation in found] == [name]
     assert found[0].known
-    assert found[0].line == 1
+    assert found[0].seen.line == 1
 
 
 def test_every_row_has_a_text_that_was_seen() -> None:
@@ -325,27 +328,30 @@ def test_each_question_of_the_guides_readers_has_a_row(question: int) -> None:
     "text", ["", "\n\n", "all is well", "GET /health 200 OK", "Uvicorn running on http://x"]
 )
 def test_a_text_without_any_error_is_not_known(text: str) -> None:
-    (found,) = faults.explain(text)
+    (found,) = explaining.explain(text)
 
     assert not found.known
-    assert found.line == 0
-    assert "collect: " in faults.text((found,), "scripts/kit")
-    assert "scripts/kit doctor --json" in faults.text((found,), "scripts/kit")
+    assert found.seen.line == 0
+    assert "collect: " in report.text((found,), "scripts/kit")
+    assert "scripts/kit doctor --json" in report.text((found,), "scripts/kit")
 
 
 def test_an_unknown_error_is_shown_and_not_guessed_at() -> None:
     text = "INFO starting\nERROR something\nTraceback:\nacme.FluxError: capacitor empty\nValueError: later\n"
 
-    (found,) = faults.explain(text)
+    (found,) = explaining.explain(text)
 
     assert not found.known
-    assert (found.line, found.seen) == (4, "acme.FluxError: capacitor empty")
+    assert (found.seen.line, found.seen.text) == (4, "acme.FluxError: capacitor empty")
 
 
 def test_what_is_harmless_does_not_hide_that_the_rest_is_unknown() -> None:
     text = "Found no NVIDIA driver on your system\nacme.FluxError: capacitor empty\n"
 
-    assert [explanation.fault.kind for explanation in faults.explain(text)] == [Kind.UNKNOWN, Kind.HARMLESS]
+    assert [explanation.fault.severity for explanation in explaining.explain(text)] == [
+        Severity.UNKNOWN,
+        Severity.HARMLESS,
+    ]
 
 
 def test_ordinary_words_are_no_sign() -> None:
@@ -357,7 +363,7 @@ def test_ordinary_words_are_no_sign() -> None:
         "loading libascend_hal.so from /usr/local/Ascend/driver/lib64/driver\n"
     )
 
-    assert not any(explanation.known for explanation in faults.explain(log))
+    assert not any(explanation.known for explanation in explaining.explain(log))
 
 
 # --- order ---------------------------------------------------------------------------------
@@ -376,14 +382,14 @@ RuntimeError: Engine core initialization failed. See root cause above.
 
 
 def test_causes_come_first_by_line_then_what_follows_then_what_is_harmless() -> None:
-    found = [(e.fault.name, e.fault.kind, e.line, e.count) for e in faults.explain(LOG)]
+    found = [(e.fault.name, e.fault.severity, e.seen.line, e.seen.count) for e in explaining.explain(LOG)]
 
     assert found == [
-        ("out-of-memory", Kind.CAUSE, 5, 2),
-        ("disk-full", Kind.CAUSE, 8, 1),
-        ("engine-failed", Kind.CONSEQUENCE, 3, 2),
-        ("hccl-connect-timeout", Kind.CONSEQUENCE, 7, 1),
-        ("no-vllm-c", Kind.HARMLESS, 2, 1),
+        ("out-of-memory", Severity.FATAL, 5, 2),
+        ("disk-full", Severity.FATAL, 8, 1),
+        ("engine-failed", Severity.CONSEQUENCE, 3, 2),
+        ("hccl-connect-timeout", Severity.CONSEQUENCE, 7, 1),
+        ("no-vllm-c", Severity.HARMLESS, 2, 1),
     ]
 
 
@@ -391,15 +397,15 @@ def test_a_row_is_a_consequence_only_where_its_cause_was_seen() -> None:
     timeout, hal = "EI0006: Getting socket times out.", "libascend_hal.so: cannot open shared object file"
     fails = "RuntimeError: Failed to load the backend extension: torch_npu."
 
-    assert faults.explain(timeout)[0].fault.kind is Kind.CAUSE
-    assert [(e.fault.name, e.fault.kind) for e in faults.explain(f"{fails}\n{hal}")] == [
-        ("driver-not-mounted", Kind.CAUSE),
-        ("torch-npu-fails", Kind.CONSEQUENCE),
+    assert explaining.explain(timeout)[0].fault.severity is Severity.FATAL
+    assert [(e.fault.name, e.fault.severity) for e in explaining.explain(f"{fails}\n{hal}")] == [
+        ("driver-not-mounted", Severity.FATAL),
+        ("torch-npu-fails", Severity.CONSEQUENCE),
     ]
 
 
 def test_the_report_shows_line_count_cause_and_cure() -> None:
-    text = faults.text(faults.explain(LOG), "scripts/kit")
+    text = report.text(explaining.explain(LOG), "scripts/kit")
 
     assert text.splitlines()[0] == "out-of-memory (line 5, 2 times)"
     assert "  seen:  (Worker_TP3 pid=11) ERROR 12-01 RuntimeError: NPU out of memory. Tried to" in text
@@ -410,14 +416,17 @@ def test_the_report_shows_line_count_cause_and_cure() -> None:
 
 
 def test_the_report_for_a_program_has_the_same_order_and_every_field() -> None:
-    data = json.loads(json.dumps(faults.as_json(faults.explain(LOG), "scripts/kit")))
+    data = json.loads(json.dumps(report.as_json(explaining.explain(LOG), "scripts/kit")))
 
     assert data["known"] is True
     assert [row["name"] for row in data["explanations"]][:2] == ["out-of-memory", "disk-full"]
     first = data["explanations"][0]
-    assert set(first) == {"name", "kind", "line", "count", "seen", "cause", "cure", "source"}
+    assert set(first) == {
+        "name", "kind", "severity", "line", "count", "seen", "cause", "could_be", "decide", "cure", "source",
+        "first_errors",
+    }  # fmt: skip
     assert (first["kind"], first["line"], first["count"]) == ("cause", 5, 2)
-    assert faults.as_json(faults.explain("x"))["known"] is False
+    assert report.as_json(explaining.explain("x"))["known"] is False
 
 
 @pytest.mark.parametrize("width", [60, 79, 80, 81])
@@ -428,7 +437,7 @@ def test_a_text_that_a_terminal_has_wrapped_is_found_all_the_same(width: int) ->
     )
     wrapped = "\n".join(text[at : at + width] for at in range(0, len(text), width))
 
-    assert faults.explain(wrapped)[0].fault.name == "configuration-file-missing"
+    assert explaining.explain(wrapped)[0].fault.name == "configuration-file-missing"
 
 
 # --- logs ----------------------------------------------------------------------------------
@@ -438,7 +447,7 @@ def test_a_log_is_explained_like_its_text(tmp_path: Path) -> None:
     path = tmp_path / "serve.log"
     path.write_text(LOG)
 
-    assert faults.explain_log(path) == faults.explain(LOG)
+    assert explaining.explain_log(path) == explaining.explain(LOG)
 
 
 def test_line_numbers_hold_beyond_the_first_block(tmp_path: Path) -> None:
@@ -450,10 +459,10 @@ def test_line_numbers_hold_beyond_the_first_block(tmp_path: Path) -> None:
         file.writelines([line] * 30_000)
         file.write("OSError: [Errno 28] No space left on device")
 
-    found = faults.explain_log(path)
+    found = explaining.explain_log(path)
 
     assert path.stat().st_size > 4 << 20
-    assert [(e.fault.name, e.line) for e in found] == [("out-of-memory", 30_001), ("disk-full", 60_002)]
+    assert [(e.fault.name, e.seen.line) for e in found] == [("out-of-memory", 30_001), ("disk-full", 60_002)]
 
 
 def test_a_line_that_lies_across_two_blocks_is_read_as_one(tmp_path: Path) -> None:
@@ -461,7 +470,7 @@ def test_a_line_that_lies_across_two_blocks_is_read_as_one(tmp_path: Path) -> No
     sign = "RuntimeError: NPU out of memory."
     path.write_text("x" * ((1 << 20) - len(sign) // 2 - 1) + "\n" + sign + "\nlast\n")
 
-    assert [(e.fault.name, e.line) for e in faults.explain_log(path)] == [("out-of-memory", 2)]
+    assert [(e.fault.name, e.seen.line) for e in explaining.explain_log(path)] == [("out-of-memory", 2)]
 
 
 def test_a_log_of_binary_junk_in_one_line_is_read_in_bounded_memory(tmp_path: Path) -> None:
@@ -472,12 +481,12 @@ def test_a_log_of_binary_junk_in_one_line_is_read_in_bounded_memory(tmp_path: Pa
         file.write(b"\xff\xfe NPU out of memory \x00\x1b[2J\nKeyError: 'x'\n")
 
     tracemalloc.start()
-    found = faults.explain_log(path)
+    found = explaining.explain_log(path)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
 
-    assert [(e.fault.name, e.line) for e in found] == [("out-of-memory", 1)]
-    assert found[0].seen.isprintable()
+    assert [(e.fault.name, e.seen.line) for e in found] == [("out-of-memory", 1)]
+    assert found[0].seen.text.isprintable()
     assert peak < 16 << 20
 
 
@@ -487,7 +496,7 @@ def test_a_log_can_come_through_a_pipe(tmp_path: Path) -> None:
     writer = threading.Thread(target=lambda: pipe.write_text(LOG))
     writer.start()
 
-    found = faults.explain_log(pipe)
+    found = explaining.explain_log(pipe)
 
     writer.join(5)
     assert found[0].fault.name == "out-of-memory"
@@ -496,7 +505,27 @@ def test_a_log_can_come_through_a_pipe(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "reason"), [("absent", "No such file"), (".", "Is a directory")])
 def test_a_log_that_cannot_be_read_is_refused_in_one_sentence(tmp_path: Path, name: str, reason: str) -> None:
     with pytest.raises(Refused, match=reason):
-        faults.explain_log(tmp_path / name)
+        explaining.explain_log(tmp_path / name)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("size", [512, 4096, 3 << 20])
+def test_random_bytes_are_refused_in_one_sentence(tmp_path: Path, seed: int, size: int) -> None:
+    path = tmp_path / "core"
+    path.write_bytes(random.Random(seed).randbytes(size))
+
+    with pytest.raises(Refused, match="is no text: a binary file") as refused:
+        explaining.explain_log(path)
+
+    assert refused.value.exit_code == 3
+
+
+@pytest.mark.parametrize("encoding", ["gbk", "utf-16", "latin-1"])
+def test_a_text_of_another_encoding_is_no_binary(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "serve.log"
+    path.write_bytes("INFO vllm\r\nRuntimeError: NPU out of memory.\r\n".encode(encoding))
+
+    assert [(e.fault.name, e.seen.line) for e in explaining.explain_log(path)] == [("out-of-memory", 2)]
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
@@ -507,8 +536,8 @@ def test_a_log_that_cannot_be_read_is_refused_in_one_sentence(tmp_path: Path, na
     ).map(" ".join)
 )
 def test_no_text_breaks_it_and_no_answer_is_empty(text: str) -> None:
-    found = faults.explain(text)
+    found = explaining.explain(text)
 
     assert found
-    assert faults.text(found)
-    json.dumps(faults.as_json(found))
+    assert report.text(found)
+    json.dumps(report.as_json(found))

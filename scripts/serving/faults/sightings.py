@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is seen while lines go by: rows, numbers, each process's first error, one that no row knows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from . import codes
+from .fault import Fault, Sighting
+
+_SHOWN = 240
+_BEFORE_SIGN = 80
+_KEPT_LINES = 1 << 14
+_KEPT_LENGTH = 400
+"""Of the lines that showed nothing, so many are remembered, and none that is longer."""
+_MOST_PROCESSES = 64
+
+_DIGITS = b"0123456789"
+_EXCEPTION = re.compile(r"\b(?:[A-Z]\w{0,60})?(?:Error|Exception)\b(?:: |$)")
+_ERROR = re.compile(r"\b(?:ERROR|FATAL|CRITICAL|Error|error)\b")
+_ERROR_WORDS = (b"ERROR", b"FATAL", b"CRITICAL", b"rror", b"Exception")
+"""One of them is in every line that either expression fits."""
+_OURS = re.compile(rb"(?i)vllm|torch|ascend|\bnpu|hccl|\bcann\b|transformers|safetensors|raylet")
+"""A word that stands in any log of a server of this kind."""
+_PROCESS = re.compile(r"\([A-Za-z]\w*(?: rank=\d+)?(?=[ )])[^()]*?pid=\d+[^()]*\)|\[rank\d+\]|RankID:\d+")
+
+
+@dataclass(frozen=True)
+class _Sign:
+    """A sign without its digits, and the rows that have it."""
+
+    letters: bytes
+    faults: tuple[Fault, ...]
+
+
+def _signs(faults: Iterable[Fault]) -> tuple[_Sign, ...]:
+    found: dict[bytes, list[Fault]] = {}
+    for fault in faults:
+        for sign in fault.signs:
+            found.setdefault(sign.encode().translate(None, _DIGITS), []).append(fault)
+    return tuple(_Sign(letters, tuple(rows)) for letters, rows in found.items())
+
+
+@dataclass
+class Sightings:
+    """Fed line by line. Most lines of a long log show nothing, and but for their numbers they repeat.
+
+    A line's digits are taken out before anything else: where none of the signs, without theirs, is
+    in what is left, none is in the line, nor in any other that leaves the same.
+    """
+
+    faults: tuple[Fault, ...]
+    is_ours: bool = False
+    seen: dict[str, tuple[Fault, Sighting]] = field(default_factory=dict)
+    processes: dict[str, Sighting] = field(default_factory=dict)
+    """The first error of each process that names itself in its lines."""
+    stray: Sighting | None = None
+    """The first line of an error that no row knows."""
+    stray_is_exception: bool = False
+    _clean: set[bytes] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._signs = _signs(self.faults)
+
+    def look(self, number: int, line: bytes) -> None:
+        letters = line.translate(None, _DIGITS)
+        if letters in self._clean:
+            return
+        self.is_ours = self.is_ours or bool(_OURS.search(letters))
+        candidates = [fault for sign in self._signs if sign.letters in letters for fault in sign.faults]
+        is_error = any(word in letters for word in _ERROR_WORDS)
+        has_number = bool(codes.HINT.search(letters))
+        if candidates or is_error or has_number:
+            self._read(number, line.decode("utf-8", "replace"), candidates, is_error, has_number)
+        elif len(letters) <= _KEPT_LENGTH and len(self._clean) < _KEPT_LINES:
+            self._clean.add(letters)
+
+    def _read(
+        self, number: int, line: str, candidates: Iterable[Fault], is_error: bool, has_number: bool
+    ) -> None:
+        signs = ((fault, fault.sign_in(line)) for fault in candidates)
+        found = {fault.name: (fault, line.index(sign)) for fault, sign in signs if sign}
+        if not found and has_number:
+            found = codes.in_line(line)
+        for fault, at in found.values():
+            self._note(fault, Sighting(number, excerpt(line, at)))
+        if is_error:
+            self._note_process(number, line)
+        if is_error and all(fault.general for fault, _ in found.values()):
+            self._note_stray(number, line)
+
+    def _note(self, fault: Fault, sighting: Sighting) -> None:
+        if fault.name in self.seen:
+            _, first = self.seen[fault.name]
+            sighting = replace(first, count=first.count + 1)
+        self.seen[fault.name] = fault, sighting
+
+    def _note_process(self, number: int, line: str) -> None:
+        process = _PROCESS.search(line)
+        error = _ERROR.search(line) or _EXCEPTION.search(line)
+        if process and error and process[0] not in self.processes and len(self.processes) < _MOST_PROCESSES:
+            self.processes[process[0]] = Sighting(number, excerpt(line, error.start()))
+
+    def _note_stray(self, number: int, line: str) -> None:
+        """An exception counts most; before the first one, the first line that says "error" will do."""
+        if self.stray_is_exception:
+            return
+        exception = _EXCEPTION.search(line)
+        match = exception or (_ERROR.search(line) if self.stray is None else None)
+        if match:
+            self.stray = Sighting(number, excerpt(line, match.start()))
+            self.stray_is_exception = exception is not None
+
+    def counting(self) -> Iterator[tuple[Fault, Sighting]]:
+        """The rows that were seen; texts of any program only in a log of ours."""
+        return ((fault, seen) for fault, seen in self.seen.values() if self.is_ours or not fault.general)
+
+
+def excerpt(line: str, at: int) -> str:
+    """The part of a line around a position, printable and short."""
+    start = max(0, at - _BEFORE_SIGN)
+    cut = line[start : start + 2 * _SHOWN]
+    return "".join(char if char.isprintable() else " " for char in cut).strip()[:_SHOWN]
