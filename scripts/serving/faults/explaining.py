@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from . import log, table
-from .fault import ANYTHING, Explanation, Fault, Severity, Sighting
+from .fault import Explanation, Fault, Severity, Sighting
 from .sightings import Sightings
 
 _COLLECT = (
@@ -61,23 +61,18 @@ def _explain(lines: Iterable[tuple[int, bytes]], is_ours: bool) -> tuple[Explana
     for number, line in lines:
         sightings.look(number, line)
     seen = dict(sightings.counting())
-    found = [Explanation(_ranked(fault, seen), sighting) for fault, sighting in seen.items()]
+    found = [Explanation(_ranked(fault, sighting, seen), sighting) for fault, sighting in seen.items()]
     found += _unknown(sightings, {explanation.fault.severity for explanation in found})
     return tuple(sorted(found, key=lambda e: (_ORDER.index(e.fault.severity), e.seen.line)))
 
 
-def _ranked(fault: Fault, seen: Iterable[Fault]) -> Fault:
+def _ranked(fault: Fault, sighting: Sighting, seen: Iterable[Fault]) -> Fault:
     """The row, as a consequence where one that explains it was found too."""
-    if any(_explains(other, fault) for other in seen):
+    if fault.harmless_once and sighting.count == 1:
+        return replace(fault, severity=Severity.HARMLESS)
+    if any(map(fault.follows_from, seen)):
         return replace(fault, severity=Severity.CONSEQUENCE)
     return fault
-
-
-def _explains(other: Fault, fault: Fault) -> bool:
-    if other.name in fault.explained_by:
-        return True
-    is_cause = other.severity is Severity.FATAL and ANYTHING not in other.explained_by
-    return ANYTHING in fault.explained_by and is_cause
 
 
 def _unknown(sightings: Sightings, found: set[Severity]) -> list[Explanation]:

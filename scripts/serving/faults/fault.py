@@ -60,8 +60,19 @@ class Fault:
     """Where the line alone does not tell: what it can be, the likeliest first."""
     decide: str = ""
     """The one command or line of the log that tells these apart."""
+    vague: bool = False
+    """Says that something failed, not what: a number in the same line says more."""
+    harmless_once: bool = False
+    """Seen in one line alone, it means nothing."""
     general: bool = False
     """A text of any program: in a log it counts only where the log is one of a server of ours."""
+
+    def follows_from(self, other: Fault) -> bool:
+        """Is this one a consequence where the other is there too?"""
+        if other.name in self.explained_by:
+            return True
+        is_cause = other.severity is Severity.FATAL and ANYTHING not in other.explained_by
+        return ANYTHING in self.explained_by and is_cause
 
     def sign_in(self, line: str) -> str:
         """The sign that the line shows, "" if none."""

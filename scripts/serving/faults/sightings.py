@@ -82,13 +82,15 @@ class Sightings:
     ) -> None:
         signs = ((fault, fault.sign_in(line)) for fault in candidates)
         found = {fault.name: (fault, line.index(sign)) for fault, sign in signs if sign}
-        if not found and has_number:
-            found = codes.in_line(line)
+        if has_number and all(fault.vague for fault, _ in found.values()):
+            found = codes.in_line(line) or found
+        others = [fault for fault, _ in found.values()]
         for fault, at in found.values():
-            self._note(fault, Sighting(number, excerpt(line, at)))
+            if not any(map(fault.follows_from, others)):  # of two for one line, the nearer one
+                self._note(fault, Sighting(number, excerpt(line, at)))
         if is_error:
             self._note_process(number, line)
-        if is_error and all(fault.general for fault, _ in found.values()):
+        if is_error and (not found or (not self.is_ours and all(fault.general for fault in others))):
             self._note_stray(number, line)
 
     def _note(self, fault: Fault, sighting: Sighting) -> None:

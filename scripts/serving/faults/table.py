@@ -26,6 +26,8 @@ SCHEMA = {
     "decide": Column(str, required=False),
     "cure": Column(str),
     "source": Column(str),
+    "vague": Column(bool, required=False),
+    "harmless_once": Column(bool, required=False),
     "general": Column(bool, required=False),
 }
 
@@ -60,6 +62,8 @@ def fault(row: Row) -> Fault:
         explained_by=frozenset(row.get("explained_by", ())),
         could_be=tuple(row.get("could_be", ())),
         decide=row.get("decide", ""),
+        vague=row.get("vague", False),
+        harmless_once=row.get("harmless_once", False),
         general=row.get("general", False),
     )
 
@@ -74,6 +78,8 @@ def problems(rows: Iterable[Fault]) -> Iterator[str]:
             yield f"{row.name!r} is no name of small letters and dashes"
         if unknown := row.explained_by - counts.keys() - {ANYTHING}:
             yield f"{row.name!r} is explained by {min(unknown)!r}, which is no row"
+        if mutual := {other.name for other in rows if row.name in other.explained_by} & row.explained_by:
+            yield f"{row.name!r} and {min(mutual)!r} explain each other"
         if any(not sign.strip("0123456789 ") for sign in row.signs):
             yield f"{row.name!r} has a sign of digits alone, which stands in any log"
         if bool(row.could_be) != bool(row.decide):

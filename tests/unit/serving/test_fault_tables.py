@@ -71,6 +71,11 @@ def test_what_no_single_row_shows_is_a_problem_too() -> None:
     assert problems_of(FAULT) == []
     assert problems_of(FAULT, FAULT) == ["'a-name' is there 2 times"]
     assert problems_of(replace(FAULT, name="A name")) == ["'A name' is no name of small letters and dashes"]
+    each_other = (
+        replace(FAULT, explained_by=frozenset({"b"})),
+        replace(FAULT, name="b", explained_by=frozenset({"a-name"})),
+    )
+    assert problems_of(*each_other)[0] == "'a-name' and 'b' explain each other"
     assert "explained by 'b'" in problems_of(replace(FAULT, explained_by=frozenset({"b"})))[0]
     assert "could_be and decide" in problems_of(replace(FAULT, could_be=("one", "two")))[0]
     assert "digits alone" in problems_of(replace(FAULT, signs=("507015",)))[0]

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from patchkit.errors import Refused
 from serving.faults import explaining, report, table
-from serving.faults.fault import Severity
+from serving.faults.fault import ANYTHING, Severity
+from unit.serving.fault_cases import CASES, KINDS
 
 FAULTS = table.faults()
 
@@ -303,7 +304,7 @@ def test_a_text_that_was_seen_is_explained_by_its_row_alone(name: str, text: str
 
 
 def test_every_row_has_a_text_that_was_seen() -> None:
-    assert {name for name, _ in SEEN} == {fault.name for fault in FAULTS}
+    assert {name for name, _ in [*SEEN, *CASES, *KINDS]} == {fault.name for fault in FAULTS}
 
 
 def test_every_row_is_complete_and_has_a_name_of_its_own() -> None:
@@ -313,7 +314,7 @@ def test_every_row_is_complete_and_has_a_name_of_its_own() -> None:
     for fault in FAULTS:
         assert all((fault.signs, fault.cause, fault.cure, fault.source))
         assert "\n" not in fault.cure
-        assert fault.explained_by <= set(names) - {fault.name}
+        assert fault.explained_by <= {*names, ANYTHING} - {fault.name}
 
 
 @pytest.mark.parametrize("question", [1, 2, 3, 4, 5, 6])
@@ -440,6 +441,72 @@ def test_a_text_that_a_terminal_has_wrapped_is_found_all_the_same(width: int) ->
     assert explaining.explain(wrapped)[0].fault.name == "configuration-file-missing"
 
 
+# --- eight workers -------------------------------------------------------------------------
+
+EIGHT = [
+    "\x1b[1;36m(APIServer pid=100)\x1b[0;0m INFO 12-01 01:08:07 [utils.py:299] version 0.20.2",
+    "\x1b[1;36m(Worker_TP{rank} pid=20{rank})\x1b[0;0m INFO 12-01 01:08:09 [model_runner_v1.py:2] Loading",
+    "(Worker_TP{rank} pid=20{rank}) ERROR 12-01 01:09:00 EI0006: Getting socket times out. Reason: remote",
+    "\x1b[1;36m(Worker_TP5 pid=205)\x1b[0;0m \x1b[31mERROR\x1b[0m 12-01 01:08:30 RuntimeError: NPU function "
+    "error: aclrtMalloc, \x1b[31merror code is 207001\x1b[0m",
+    "(Worker_TP{rank} pid=20{rank}) ERROR 12-01 01:09:01 RuntimeError: Connection closed by peer gloo",
+    "(Worker_TP{rank} pid=20{rank}) ERROR 12-01 01:09:02 TimeoutError: RPC call to execute_model timed out.",
+    "[ERROR] TBE Subprocess[task_distribute] raise error[], main process disappeared!",
+    "(EngineCore_DP0 pid=150) ERROR 12-01 01:09:05 [core.py:1006] EngineCore failed to start.",
+    "[ERROR] 2025-12-01-01:09:06 (PID:100, Device:-1, RankID:-1) ERR99999 UNKNOWN applicaiton exception",
+]
+
+
+def eight_workers(seed: int) -> list[str]:
+    """Each worker's lines in their order, those of different workers in any."""
+    draw = random.Random(seed)
+    queues = [
+        [line.format(rank=rank) for line in EIGHT if rank == 5 or "TP5" not in line] for rank in range(8)
+    ]
+    lines = []
+    while queues := [queue for queue in queues if queue]:
+        lines.append(draw.choice(queues).pop(0))
+    return lines
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_of_eight_workers_the_one_that_failed_first_is_the_cause(seed: int, tmp_path: Path) -> None:
+    log = tmp_path / "serve.log"
+    lines = eight_workers(seed)
+    log.write_text("\n".join(lines))
+
+    found = explaining.explain_log(log)
+
+    assert [e.fault.name for e in found if e.fault.severity.is_cause] == ["device-memory-full"]
+    assert "Worker_TP5" in lines[found[0].seen.line - 1]
+    assert {e.fault.name for e in found if e.fault.severity is Severity.CONSEQUENCE} == {
+        "hccl-connect-timeout",
+        "rank-lost",
+        "worker-call-timeout",
+        "compiler-left-behind",
+        "engine-failed",
+        "ended-by-exception",
+    }
+
+
+def test_of_an_unknown_fault_the_first_error_of_each_process_is_shown() -> None:
+    text = "\n".join(
+        line
+        for line in eight_workers(1)
+        if not any(known in line for known in ("EI0006", "RPC call", "207001"))
+    )
+    text += "\n(Worker_TP5 pid=205) ERROR 12-01 01:08:30 acme.FluxError: capacitor empty"
+
+    found = explaining.explain(text)[0]
+
+    assert found.fault.name == "unknown"
+    assert {process.split()[0] for process, _ in found.processes} >= {f"(Worker_TP{n}" for n in range(8)}
+    said = report.text([found], "scripts/kit")
+    assert "first error of each process:" in said
+    assert "~/ascend/log/debug/plog" in said
+    assert "ASCEND_PROCESS_LOG_PATH" in said
+
+
 # --- logs ----------------------------------------------------------------------------------
 
 
@@ -541,3 +608,11 @@ def test_no_text_breaks_it_and_no_answer_is_empty(text: str) -> None:
     assert found
     assert report.text(found)
     json.dumps(report.as_json(found))
+
+
+# --- the field -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "text"), [*CASES, *KINDS])
+def test_a_text_from_the_field_has_its_right_row_first_and_alone(name: str, text: str) -> None:
+    assert [explanation.fault.name for explanation in explaining.explain(text)] == [name]
