@@ -86,7 +86,7 @@ def test_only_the_kit_gets_into_the_image(buildah: Buildah, patched: Build) -> N
 
     assert {Path(name).parts[0] for name in kit} <= {
         *("LICENSE", "NOTICE", "Makefile", "README.md", "README.zh-CN.md"),
-        *("docker", "overlay", "patches", "scripts"),
+        *("docker", "docs", "overlay", "patches", "scripts"),
     }
     assert {"scripts/kit", "docker/entrypoint.sh", "patches/v0.20.2rc1/manifest.toml"} <= kit
     assert not [name for name in kit if "__pycache__" in name]

@@ -452,7 +452,7 @@ def advise(arguments: Sequence[str]) -> tuple[Advice, ...]:
 
 
 def table() -> str:
-    """The whole table in Markdown, for the README."""
+    """The whole table in Markdown, for docs/flags.md."""
     lines = [
         "| flag or variant | on 910B3, this release | why, and what to use instead | read in |",
         "|" + "---|" * 4,
