@@ -70,6 +70,7 @@ class Size:
     experts: int
     expert_width: int
     vision_width: int
+    vision_heads: int
     vision_layers: int
     vision_inner: int
     image_size: int = 728
@@ -101,6 +102,7 @@ TINY = Size(
     experts=4,
     expert_width=24,
     vision_width=32,
+    vision_heads=2,
     vision_layers=2,
     vision_inner=64,
 )
@@ -118,6 +120,7 @@ PUBLISHED = Size(
     experts=288,
     expert_width=1280,
     vision_width=1536,
+    vision_heads=16,
     vision_layers=47,
     vision_inner=8960,
 )
@@ -300,7 +303,7 @@ def vision_config(size: Size) -> dict[str, object]:
         "patch_size": size.patch_size,
         "width": size.vision_width,
         "layers": size.vision_layers,
-        "heads": 2,
+        "heads": size.vision_heads,
         "mlp_ratio": size.vision_inner / size.vision_width,
         "use_cls_token": False,
         "ls_init_value": 0.1,

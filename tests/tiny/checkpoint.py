@@ -20,8 +20,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import save
 
-from target.vllm_half_checkpoint import Layout
-from tiny.config import write_configs
+from target.vllm_half_checkpoint import Layout, Size
+from tiny.config import TINY, write_configs
 from tiny.tokenizer import HERE, write_tokenizer
 from tiny.weights import tensors
 
@@ -29,16 +29,16 @@ SHARD_BYTES = 1 << 20
 Shard = dict[str, torch.Tensor]
 
 
-def write_checkpoint(folder: Path, seed: int = 0, layout: Layout = Layout.FLAT) -> None:
+def write_checkpoint(folder: Path, seed: int = 0, layout: Layout = Layout.FLAT, size: Size = TINY) -> None:
     """The whole model folder; ``folder`` is made, and must not hold anything yet."""
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):
         raise FileExistsError(f"{folder} is not empty")
-    for name, content in write_configs().items():
+    for name, content in write_configs(size).items():
         write_json(folder / name, content)
     shutil.copyfile(HERE / "configuration_step3p7.py", folder / "configuration_step3p7.py")
     write_tokenizer(folder)
-    write_shards(folder, tensors(seed, layout))
+    write_shards(folder, tensors(seed, layout, size))
 
 
 def write_shards(folder: Path, named: Iterable[tuple[str, torch.Tensor]]) -> None:

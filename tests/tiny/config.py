@@ -9,6 +9,7 @@ compiled kernels that know neither a clamp nor every processor. Two ranks can sh
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from target.vllm_half_checkpoint import ARCHITECTURE, FULL, SLIDING, Size
@@ -28,9 +29,13 @@ TINY = Size(
     experts=8,
     expert_width=24,
     vision_width=48,
+    vision_heads=4,
     vision_layers=2,
     vision_inner=280,
 )
+FOR_EIGHT_RANKS = replace(TINY, heads=16, sliding_heads=24, groups=8, vision_width=64, vision_heads=8)
+"""As published, a group and two or three heads of it for each rank."""
+
 CHOSEN_EXPERTS = 3
 WINDOW = 16
 CONTEXT = 8192
@@ -41,12 +46,12 @@ CLAMPED_LAYERS = (TINY.layers - 2, TINY.layers - 1)
 """The last two of the main layers: one sliding, one full, as published."""
 
 
-def write_configs() -> dict[str, dict[str, Any]]:
+def write_configs(size: Size = TINY) -> dict[str, dict[str, Any]]:
     """Content by file name."""
-    return {"config.json": config(), "generation_config.json": generation_config()}
+    return {"config.json": config(size), "generation_config.json": generation_config()}
 
 
-def config() -> dict[str, Any]:
+def config(size: Size) -> dict[str, Any]:
     return {
         "architectures": [ARCHITECTURE],
         "auto_map": {"AutoConfig": "configuration_step3p7.Step3p7Config"},
@@ -63,8 +68,8 @@ def config() -> dict[str, Any]:
         "understand_projector_stride": 2,
         "projector_bias": False,
         "tie_word_embeddings": False,
-        "vision_config": vision_config(),
-        "text_config": text_config() | attention_config() | rotary_config() | expert_config(),
+        "vision_config": vision_config(size),
+        "text_config": text_config(size) | attention_config(size) | rotary_config(size) | expert_config(size),
     }
 
 
@@ -78,15 +83,15 @@ def generation_config() -> dict[str, Any]:
     }
 
 
-def vision_config() -> dict[str, Any]:
+def vision_config(size: Size) -> dict[str, Any]:
     return {
         "model_type": "perception_encoder",
-        "image_size": TINY.image_size,
-        "patch_size": TINY.patch_size,
-        "width": TINY.vision_width,
-        "layers": TINY.vision_layers,
-        "heads": 4,
-        "mlp_ratio": TINY.vision_inner / TINY.vision_width,
+        "image_size": size.image_size,
+        "patch_size": size.patch_size,
+        "width": size.vision_width,
+        "layers": size.vision_layers,
+        "heads": size.vision_heads,
+        "mlp_ratio": size.vision_inner / size.vision_width,
         "use_cls_token": False,
         "ls_init_value": 0.1,
         "use_ln_pre": True,
@@ -100,16 +105,16 @@ def vision_config() -> dict[str, Any]:
     }
 
 
-def text_config() -> dict[str, Any]:
+def text_config(size: Size) -> dict[str, Any]:
     return {
         "architectures": ["Step3p5ForCausalLM"],
         "model_type": "step3p5",
         "torch_dtype": "bfloat16",
-        "hidden_size": TINY.hidden,
-        "intermediate_size": TINY.intermediate,
-        "num_hidden_layers": TINY.layers,
-        "num_nextn_predict_layers": TINY.mtp_layers,
-        "vocab_size": TINY.vocabulary,
+        "hidden_size": size.hidden,
+        "intermediate_size": size.intermediate,
+        "num_hidden_layers": size.layers,
+        "num_nextn_predict_layers": size.mtp_layers,
+        "vocab_size": size.vocabulary,
         "rms_norm_eps": 1e-5,
         "max_position_embeddings": CONTEXT,
         "max_seq_len": CONTEXT,
@@ -119,31 +124,31 @@ def text_config() -> dict[str, Any]:
     }
 
 
-def attention_config() -> dict[str, Any]:
+def attention_config(size: Size) -> dict[str, Any]:
     return {
-        "num_attention_heads": TINY.heads,
-        "num_attention_groups": TINY.groups,
-        "head_dim": TINY.head_dim,
+        "num_attention_heads": size.heads,
+        "num_attention_groups": size.groups,
+        "head_dim": size.head_dim,
         "att_impl_type": "GQA",
         "use_qk_norm": True,
         "zero_centered": True,
         "sink": False,
         "use_head_wise_attn_gate": True,
         "sliding_window": WINDOW,
-        "layer_types": TINY.layer_types,
+        "layer_types": size.layer_types,
         "attention_other_setting": {
             "attention_type": SLIDING,
-            "num_attention_heads": TINY.sliding_heads,
-            "num_attention_groups": TINY.groups,
-            "head_dim": TINY.head_dim,
-            "true_head_dim": TINY.head_dim,
+            "num_attention_heads": size.sliding_heads,
+            "num_attention_groups": size.groups,
+            "head_dim": size.head_dim,
+            "true_head_dim": size.head_dim,
         },
     }
 
 
-def rotary_config() -> dict[str, Any]:
+def rotary_config(size: Size) -> dict[str, Any]:
     """The wavelengths of a full layer, 6 to 4.5 million, lie on both sides of the scaling's two bounds."""
-    kinds = TINY.layer_types
+    kinds = size.layer_types
     return {
         "rope_theta": [5e6 if kind == FULL else 1e4 for kind in kinds],
         "partial_rotary_factors": [0.5 if kind == FULL else 1.0 for kind in kinds],
@@ -159,17 +164,17 @@ def rotary_config() -> dict[str, Any]:
     }
 
 
-def expert_config() -> dict[str, Any]:
-    indices = range(len(TINY.layer_types))
+def expert_config(size: Size) -> dict[str, Any]:
+    indices = range(len(size.layer_types))
     return {
         "use_moe": True,
-        "moe_layers_enum": ",".join(map(str, range(TINY.dense_layers, TINY.layers))),
+        "moe_layers_enum": ",".join(map(str, range(size.dense_layers, size.layers))),
         "moe_every_n_layer": 1,
         "moe_layer_offset": 0,
-        "moe_num_experts": TINY.experts,
+        "moe_num_experts": size.experts,
         "moe_top_k": CHOSEN_EXPERTS,
-        "moe_intermediate_size": TINY.expert_width,
-        "share_expert_dim": TINY.expert_width,
+        "moe_intermediate_size": size.expert_width,
+        "share_expert_dim": size.expert_width,
         "moe_router_activation": "sigmoid",
         "moe_router_scaling_factor": 3.0,
         "norm_expert_weight": True,

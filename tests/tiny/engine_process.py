@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,7 @@ def ask_engine(
     model: Path,
     questions: dict[str, Question],
     scratch: Path,
+    timeout_s: int = TIMEOUT_S,
     **options: Any,
 ) -> Answers:
     """Start `tiny.engine` in ``environment``, one of `tiny.launch`; raises `EngineFailed`.
@@ -48,15 +51,25 @@ def ask_engine(
     path = [place for place in (environment["PYTHONPATH"], str(TESTS)) if place]
     changes = {"PYTHONPATH": os.pathsep.join(path), "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
     with log.open("wb") as output:
-        run = subprocess.run(
+        code = run_in_a_group(
             [str(python), "-P", "-m", "tiny.engine", str(asked), str(answers)],
+            timeout_s,
             cwd=scratch,
             env=environment | changes,
             stdout=output,
             stderr=subprocess.STDOUT,
-            timeout=TIMEOUT_S,
         )
-    if run.returncode != 0:
+    if code != 0:
         raise EngineFailed(log.read_text("utf-8", "replace")[-6000:])
     parameters = answers / "parameters.safetensors"
     return Answers(read_replies(answers), load_file(parameters) if parameters.exists() else {})
+
+
+def run_in_a_group(command: list[str], timeout_s: int, **settings: Any) -> int:
+    """The exit code. Whatever the command started, a rank that hangs among it, is gone afterwards."""
+    with subprocess.Popen(command, start_new_session=True, **settings) as process:
+        try:
+            return process.wait(timeout_s)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)

@@ -15,7 +15,7 @@ from math import prod, sqrt
 
 import torch
 
-from target.vllm_half_checkpoint import Layout, Shape, rename, shapes
+from target.vllm_half_checkpoint import Layout, Shape, Size, rename, shapes
 from tiny.config import CLAMPED_LAYERS, TINY
 
 
@@ -51,9 +51,9 @@ _SPREADS = (
 )
 
 
-def tensors(seed: int, layout: Layout) -> Iterator[tuple[str, torch.Tensor]]:
+def tensors(seed: int, layout: Layout, size: Size = TINY) -> Iterator[tuple[str, torch.Tensor]]:
     """Name and tensor, in the order of the published index: embedding, layers, head, tower."""
-    for name, shape in shapes(TINY).items():
+    for name, shape in shapes(size).items():
         dtype = torch.float32 if name.endswith("router_bias") else torch.bfloat16
         yield rename(name, layout), draw(f"{seed}/{name}", shape, spread(name, shape)).to(dtype)
 
