@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from serving.start import profiles
-from serving.start.flags import TABLE, Evidence, Fate, Row
+from serving.start import flags, profiles
+from serving.start.flags import Evidence, Fate, Row
 
+TABLE = flags.rows()
 FOLDER = Path(profiles.__file__).parent.parent / "profiles"
 TIMEOUT_S = 180
 

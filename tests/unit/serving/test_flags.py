@@ -3,13 +3,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from patchkit.errors import BundleDamaged
+from serving import toml_rows
 from serving.start import arguments, flags
 from serving.start.arguments import Given
-from serving.start.flags import TABLE, Row, Verdict
+from serving.start.flags import Row, Verdict
+
+TABLE = flags.rows()
 
 
 def verdicts(*words: str) -> list[Verdict]:
@@ -65,6 +71,39 @@ def test_flags_in_every_spelling(words: tuple[str, ...], verdict: Verdict) -> No
 )
 def test_nothing_is_said_where_there_is_nothing_to_say(words: tuple[str, ...]) -> None:
     assert verdicts(*words) == []
+
+
+FLAG = """
+[[flag]]
+title = "--a"
+flags = ["--a"]
+verdict = "works"
+sentence = "it works."
+example = ["--a"]
+stands = ["vllm/file.py: text"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        (FLAG.replace('"works"', '"fine"'), "'fine' is none of does_not_work, no_effect, not_tried, works"),
+        (FLAG.replace('flags = ["--a"]\n', ""), "'--a' names neither a flag nor a model"),
+        (FLAG.replace('stands = ["vllm/file.py: text"]\n', ""), "'--a' has no evidence"),
+        (FLAG + 'value = "("\n', "is no regular expression"),
+    ],
+)
+def test_a_damaged_table_is_refused_in_one_sentence(
+    damage: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "flags.toml"
+    file.write_text(damage)
+    monkeypatch.setattr(toml_rows, "files", lambda *_: (file,))
+
+    with pytest.raises(BundleDamaged, match=r"the kit's own table flags.toml is damaged: ") as refused:
+        flags.rows.__wrapped__()
+
+    assert problem in str(refused.value)
 
 
 def test_a_flag_given_twice_is_answered_once() -> None:
