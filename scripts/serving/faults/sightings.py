@@ -19,7 +19,7 @@ _MOST_PROCESSES = 64
 
 _DIGITS = b"0123456789"
 _EXCEPTION = re.compile(r"\b(?:[A-Z]\w{0,60})?(?:Error|Exception)\b(?:: |$)")
-_ERROR = re.compile(r"\b(?:ERROR|FATAL|CRITICAL|Error|error)\b")
+_ERROR = re.compile(r"(?<![\w./-])(?:ERROR|FATAL|CRITICAL|Error|error)(?![\w-])")
 _ERROR_WORDS = (b"ERROR", b"FATAL", b"CRITICAL", b"rror", b"Exception")
 """One of them is in every line that either expression fits."""
 _OURS = re.compile(rb"(?i)vllm|torch|ascend|\bnpu|hccl|\bcann\b|transformers|safetensors|raylet")

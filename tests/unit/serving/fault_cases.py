@@ -195,8 +195,28 @@ KINDS = [
         "ValueError: The number of required GPUs exceeds the total number of available GPUs in the "
         "placement group.",
     ),
+    ("worker-hangs", "ERROR 12-01 [multiproc_executor.py:231] Executor failed, the worker proc is dead"),
     (
-        "worker-hangs",
-        "UserWarning: resource_tracker: There appear to be 1 leaked shared_memory objects",
+        "left-at-the-end",
+        "UserWarning: resource_tracker: There appear to be 2 leaked semaphore objects to clean",
     ),
 ]
+
+UNRELATED = """\
+2026/12/01 01:08:07 [error] 31#31: *5 connect() failed (111: Connection refused) while connecting to upstream
+2026/12/01 01:08:08 [error] 31#31: *6 upstream timed out (110: Connection timed out) while reading
+10.0.0.1 - - [01/Dec/2026:01:08:08 +0000] "GET /v2/items HTTP/1.1" 502 Bad Gateway 401 Unauthorized
+Dec  1 01:08:09 host sshd[507015]: error: maximum authentication attempts exceeded for root
+Dec  1 01:08:09 host kernel: Out of memory: Killed process 207001 (java) total-vm:1kB
+postgres: ERROR:  could not extend file "base/1": No space left on device
+postgres: FATAL:  password authentication failed for user "web"
+mkdir: cannot create directory '/data/x': Permission denied
+OSError: [Errno 98] Address already in use
+ModuleNotFoundError: No module named 'yaml'
+celery: asyncio.TimeoutError
+app: BadRequestError: "name": Field required
+Segmentation fault (core dumped)
+make: *** [Makefile:3: all] Error 137
+systemd[1]: app.service: Main process exited, code=killed, status=9/KILL
+redis: Connection reset by peer
+"""

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from patchkit.errors import Refused
 from serving.faults import explaining, report, table
 from serving.faults.fault import ANYTHING, Severity
-from unit.serving.fault_cases import CASES, KINDS
+from unit.serving.fault_cases import CASES, KINDS, UNRELATED
 
 FAULTS = table.faults()
 
@@ -573,6 +573,24 @@ def test_a_log_can_come_through_a_pipe(tmp_path: Path) -> None:
 def test_a_log_that_cannot_be_read_is_refused_in_one_sentence(tmp_path: Path, name: str, reason: str) -> None:
     with pytest.raises(Refused, match=reason):
         explaining.explain_log(tmp_path / name)
+
+
+def test_a_log_of_an_unrelated_program_is_not_known(tmp_path: Path) -> None:
+    log = tmp_path / "syslog"
+    log.write_text(UNRELATED)
+
+    assert [e.fault.name for e in explaining.explain_log(log)] == ["unknown"]
+
+
+def test_the_same_texts_count_in_a_log_of_a_server_and_when_asked_for(tmp_path: Path) -> None:
+    log = tmp_path / "serve.log"
+    log.write_text(f"INFO [utils.py:299] vLLM version 0.20.2\n{UNRELATED}")
+    full = "OSError: [Errno 28] No space left on device"
+
+    assert {"disk-full", "not-permitted", "port-in-use"} <= {
+        e.fault.name for e in explaining.explain_log(log)
+    }
+    assert explaining.explain(full)[0].fault.name == "disk-full"
 
 
 @pytest.mark.parametrize("seed", range(5))
