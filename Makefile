@@ -85,10 +85,12 @@ test-e2e: sandbox $(DRAW)/complete ## real servers with a tiny Step-3.7
 test-image: $(IMAGE_TOOLS)/complete ## build and run the image on a stand-in base (root, buildah, debootstrap)
 	@KIT_CACHE='$(abspath $(CACHE))' $(IMAGE_TOOLS)/bin/python -m pytest tests/image
 
-bench: $(TOOLS)/complete ## apply, verify --fast and revert beside git apply, patch and quilt; the start-up
+bench: $(TOOLS)/complete ## apply, verify --fast and revert beside git apply, patch and quilt; the start-up; a long log
 	@$(TOOLS)/bin/python tests/bench/patch_tools.py
 	@echo
 	@$(TOOLS)/bin/python tests/bench/start_up.py
+	@echo
+	@$(TOOLS)/bin/python tests/bench/explain_log.py
 
 lock: $(TOOLS)/complete ## pin the requirements of tests/requirements/*.in anew (needs uv)
 	@scripts/lock.sh

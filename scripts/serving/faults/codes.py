@@ -54,8 +54,8 @@ CODE = {
 LOOK = {"name": Column(str), "cure": Column(str)}
 SCHEMAS = {"family": FAMILY, "code": CODE, "look": LOOK}
 
-HINT = re.compile(rb"(?i:error_? ?code|err_?code|\bret|result|status|hccl)|\bE[A-Z]?(?![A-Za-z])|ERR|^\s*$")
-"""What a line must show, its digits taken out, to hold a number of any family."""
+HINT = re.compile(rb"(?i:err(?:or)?_?code|\bret|result|status|hccl)|\bE[A-Z]?(?![A-Za-z])|ERR|rror")
+"""What one word of a line shows, its digits taken out, where the line holds a number of any family."""
 
 
 @dataclass(frozen=True)

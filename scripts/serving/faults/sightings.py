@@ -7,17 +7,14 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from . import codes
+from . import codes, screen
 from .fault import Fault, Sighting
+from .screen import Screen
 
 _SHOWN = 240
 _BEFORE_SIGN = 80
-_KEPT_LINES = 1 << 14
-_KEPT_LENGTH = 400
-"""Of the lines that showed nothing, so many are remembered, and none that is longer."""
 _MOST_PROCESSES = 64
 
-_DIGITS = b"0123456789"
 _EXCEPTION = re.compile(r"\b(?:[A-Z]\w{0,60})?(?:Error|Exception)\b(?:: |$)")
 _ERROR = re.compile(r"(?<![\w./-])(?:ERROR|FATAL|CRITICAL|Error|error)(?![\w-])")
 _ERROR_WORDS = (b"ERROR", b"FATAL", b"CRITICAL", b"rror", b"Exception")
@@ -39,17 +36,13 @@ def _signs(faults: Iterable[Fault]) -> tuple[_Sign, ...]:
     found: dict[bytes, list[Fault]] = {}
     for fault in faults:
         for sign in fault.signs:
-            found.setdefault(sign.encode().translate(None, _DIGITS), []).append(fault)
+            found.setdefault(screen.letters(sign.encode()), []).append(fault)
     return tuple(_Sign(letters, tuple(rows)) for letters, rows in found.items())
 
 
 @dataclass
 class Sightings:
-    """Fed line by line. Most lines of a long log show nothing, and but for their numbers they repeat.
-
-    A line's digits are taken out before anything else: where none of the signs, without theirs, is
-    in what is left, none is in the line, nor in any other that leaves the same.
-    """
+    """Fed line by line."""
 
     faults: tuple[Fault, ...]
     is_ours: bool = False
@@ -59,23 +52,30 @@ class Sightings:
     stray: Sighting | None = None
     """The first line of an error that no row knows."""
     stray_is_exception: bool = False
-    _clean: set[bytes] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._signs = _signs(self.faults)
+        pieces = {screen.longest_piece(sign) for fault in self.faults for sign in fault.signs}
+        self._screen = Screen((*pieces, *_ERROR_WORDS), self._counts)
 
     def look(self, number: int, line: bytes) -> None:
-        letters = line.translate(None, _DIGITS)
-        if letters in self._clean:
+        letters = screen.letters(line)
+        is_number = not letters.strip() and bool(line.strip())
+        if self._screen.holds_back(letters) and not is_number:
             return
         self.is_ours = self.is_ours or bool(_OURS.search(letters))
         candidates = [fault for sign in self._signs if sign.letters in letters for fault in sign.faults]
         is_error = any(word in letters for word in _ERROR_WORDS)
-        has_number = bool(codes.HINT.search(letters))
+        has_number = is_number or bool(codes.HINT.search(letters))
         if candidates or is_error or has_number:
             self._read(number, line.decode("utf-8", "replace"), candidates, is_error, has_number)
-        elif len(letters) <= _KEPT_LENGTH and len(self._clean) < _KEPT_LINES:
-            self._clean.add(letters)
+        else:
+            self._screen.remember(letters)
+
+    def _counts(self, word: bytes) -> bool:
+        """A word that is no sign, but may stand before a number."""
+        self.is_ours = self.is_ours or bool(_OURS.search(word))
+        return bool(codes.HINT.search(word))
 
     def _read(
         self, number: int, line: str, candidates: Iterable[Fault], is_error: bool, has_number: bool

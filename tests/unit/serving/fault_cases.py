@@ -195,7 +195,12 @@ KINDS = [
         "ValueError: The number of required GPUs exceeds the total number of available GPUs in the "
         "placement group.",
     ),
-    ("worker-hangs", "ERROR 12-01 [multiproc_executor.py:231] Executor failed, the worker proc is dead"),
+    ("worker-hangs", "ERROR 12-01 [multiproc_executor.py:231] Executor failed."),
+    (
+        "few-open-files",
+        "WARNING 12-07 [system_utils.py:299] Found ulimit of 20000 and failed to automatically increase. "
+        "This can cause fd limit errors like `OSError: [Errno 24] Too many open files`.",
+    ),
     (
         "left-at-the-end",
         "UserWarning: resource_tracker: There appear to be 2 leaked semaphore objects to clean",
