@@ -85,9 +85,12 @@ def _plan(request: Request) -> Answer:
 
 
 def _explain(request: Request) -> Answer:
-    from serving.faults import explaining, report
+    from serving.faults import explaining, report, table
 
     options = request.options
+    if options.list:
+        rows = table.faults()
+        return Answer(report.table(rows), {"table": report.table_json(rows)})
     found = explaining.explain_log(options.log) if options.log else explaining.explain(options.text)
     known = any(explanation.known for explanation in found)
     return Answer(
@@ -215,6 +218,7 @@ def _explain_arguments(verb: argparse.ArgumentParser) -> None:
     what = verb.add_mutually_exclusive_group(required=True)
     what.add_argument("text", nargs="?", metavar="TEXT", help="the error, as it was printed")
     what.add_argument("--log", type=Path, metavar="FILE", help="a whole log instead; /dev/stdin for a pipe")
+    what.add_argument("--list", action="store_true", help="all that it knows, as a table")
 
 
 def _preflight_arguments(verb: argparse.ArgumentParser) -> None:

@@ -54,8 +54,20 @@ CODE = {
 LOOK = {"name": Column(str), "cure": Column(str)}
 SCHEMAS = {"family": FAMILY, "code": CODE, "look": LOOK}
 
-HINT = re.compile(rb"(?i:err(?:or)?_?code|\bret|result|status|hccl)|\bE[A-Z]?(?![A-Za-z])|ERR|rror")
-"""What one word of a line shows, its digits taken out, where the line holds a number of any family."""
+WORDS = (
+    frozenset(
+        b"rror code,rrcode,rrCode,rror_code,rr_code,ret,result,Result,status,Status,hccl,Hccl,HCCL,ERR".split(
+            b","
+        )
+    )
+    | {bytes((ord("E"), letter)) for letter in b"ABEFHIJKLOPZ"}
+    | {b"E: ", b"E:", b"(E)", b"E]"}
+)
+"""One of them is in every line that holds a number of a family, when the line's digits are taken out."""
+
+
+ALONE = frozenset((b"", b"E"))
+"""What is left of a line that is nothing but a number."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from .fault import Explanation, Severity
+from .fault import Explanation, Fault, Severity
 
 _TITLES = {
     Severity.CONSEQUENCE: "which follows from something earlier:",
@@ -72,6 +72,18 @@ def _object(explanation: Explanation, kit: str) -> dict[str, Any]:
             for process, error in explanation.processes
         ],
     }
+
+
+def table(rows: Iterable[Fault]) -> str:
+    """All rows in Markdown: name, severity, cause."""
+    lines = [
+        f"| `{row.name}` | {row.severity.value} | {row.cause.replace('|', chr(92) + '|')} |" for row in rows
+    ]
+    return "\n".join(["| name | severity | what it means |", "|---|---|---|", *lines])
+
+
+def table_json(rows: Iterable[Fault]) -> list[dict[str, str]]:
+    return [{"name": row.name, "severity": row.severity.value, "cause": row.cause} for row in rows]
 
 
 def _typed(command: str, kit: str) -> str:

@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells at little cost that a line of a log shows nothing: most of them do not, and most repeat their words.
+"""Finds at little cost the signs that a line may show: most lines show none, and most repeat their words.
 
 Digits are taken out of a line before anything else. A sign without its digits has a longest piece
-without spaces, and where the sign is in the line, that piece is in one of the line's words. So a
-word that has none of the pieces is innocent, wherever it stands, and so is a line of such words.
+without spaces, and where the sign is in the line, that piece is in one of the line's words. What a
+word can be a piece of is found once and remembered.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import InitVar, dataclass, field
+from collections.abc import Iterable, Sequence
 
 _KEPT_WORDS = 1 << 16
 _KEPT_LINES = 1 << 14
@@ -25,39 +24,42 @@ def letters(text: bytes) -> bytes:
     return text.translate(None, _DIGITS)
 
 
-def longest_piece(sign: str) -> bytes:
-    return max(letters(sign.encode()).split(), key=len)
-
-
-@dataclass
 class Screen:
-    """``pieces`` are those of all signs; ``may_show`` tells of a word what else counts."""
+    """Of signs without their digits. Lines are given without theirs too."""
 
-    pieces: InitVar[Iterable[bytes]]
-    may_show: Callable[[bytes], bool]
-    _words: set[bytes] = field(default_factory=set)
-    _lines: set[bytes] = field(default_factory=set)
+    def __init__(self, signs: Iterable[bytes]) -> None:
+        self._signs = tuple((max(sign.split(), key=len), sign) for sign in signs)
+        pieces = sorted({piece for piece, _ in self._signs})
+        self._any_piece = re.compile(b"|".join(map(re.escape, pieces)))
+        self._words: dict[bytes, tuple[bytes, ...]] = {}
+        self._nothing: set[bytes] = set()
+        """Words that are no piece of any sign, and whole lines that show none."""
 
-    def __post_init__(self, pieces: Iterable[bytes]) -> None:
-        self._pieces = re.compile(b"|".join(map(re.escape, sorted(pieces))))
-
-    def holds_back(self, line: bytes) -> bool:
-        """Is there nothing in a line (its digits taken out) that could be a sign?"""
-        if line in self._lines:
-            return True
+    def signs_in(self, line: bytes) -> Sequence[bytes]:
+        """The signs that stand in a line."""
+        if line in self._nothing:
+            return ()
         words = line.split()
-        return self._words.issuperset(words) or all(map(self._is_innocent, words))
+        if self._nothing.issuperset(words):
+            return ()
+        suspects = {sign for word in words if word not in self._nothing for sign in self._suspects(word)}
+        found = [sign for sign in suspects if sign in line]
+        if not found and len(self._nothing) < _KEPT_LINES and len(line) <= _KEPT_LENGTH:
+            self._nothing.add(line)
+        return found
 
-    def remember(self, line: bytes) -> None:
-        """This line was let through, and showed nothing all the same."""
-        if len(line) <= _KEPT_LENGTH and len(self._lines) < _KEPT_LINES:
-            self._lines.add(line)
-
-    def _is_innocent(self, word: bytes) -> bool:
-        if word in self._words:
-            return True
-        if self.may_show(word) or self._pieces.search(word):
-            return False
-        if len(word) <= _KEPT_LENGTH and len(self._words) < _KEPT_WORDS:
-            self._words.add(word)
-        return True
+    def _suspects(self, word: bytes) -> tuple[bytes, ...]:
+        """The signs that have their longest piece in this word."""
+        known = self._words.get(word)
+        if known is not None:
+            return known
+        found: tuple[bytes, ...] = ()
+        if self._any_piece.search(word):
+            found = tuple(sign for piece, sign in self._signs if piece in word)
+        if len(word) > _KEPT_LENGTH:
+            return found
+        if found and len(self._words) < _KEPT_WORDS:
+            self._words[word] = found
+        elif not found and len(self._nothing) < _KEPT_WORDS:
+            self._nothing.add(word)
+        return found

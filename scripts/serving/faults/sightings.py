@@ -17,27 +17,25 @@ _MOST_PROCESSES = 64
 
 _EXCEPTION = re.compile(r"\b(?:[A-Z]\w{0,60})?(?:Error|Exception)\b(?:: |$)")
 _ERROR = re.compile(r"(?<![\w./-])(?:ERROR|FATAL|CRITICAL|Error|error)(?![\w-])")
-_ERROR_WORDS = (b"ERROR", b"FATAL", b"CRITICAL", b"rror", b"Exception")
+_ERROR_WORDS = frozenset((b"ERROR", b"FATAL", b"CRITICAL", b"rror", b"Exception"))
 """One of them is in every line that either expression fits."""
-_OURS = re.compile(rb"(?i)vllm|torch|ascend|\bnpu|hccl|\bcann\b|transformers|safetensors|raylet")
-"""A word that stands in any log of a server of this kind."""
+_OURS = frozenset(
+    (
+        b"vllm",
+        b"vLLM",
+        b"VLLM",
+        b"torch",
+        b"scend",
+        b"ASCEND",
+        b"npu",
+        b"NPU",
+        b"HCCL",
+        b"transformers",
+        b"raylet",
+    )
+)
+"""One of them stands in any log of a server of this kind."""
 _PROCESS = re.compile(r"\([A-Za-z]\w*(?: rank=\d+)?(?=[ )])[^()]*?pid=\d+[^()]*\)|\[rank\d+\]|RankID:\d+")
-
-
-@dataclass(frozen=True)
-class _Sign:
-    """A sign without its digits, and the rows that have it."""
-
-    letters: bytes
-    faults: tuple[Fault, ...]
-
-
-def _signs(faults: Iterable[Fault]) -> tuple[_Sign, ...]:
-    found: dict[bytes, list[Fault]] = {}
-    for fault in faults:
-        for sign in fault.signs:
-            found.setdefault(screen.letters(sign.encode()), []).append(fault)
-    return tuple(_Sign(letters, tuple(rows)) for letters, rows in found.items())
 
 
 @dataclass
@@ -54,28 +52,24 @@ class Sightings:
     stray_is_exception: bool = False
 
     def __post_init__(self) -> None:
-        self._signs = _signs(self.faults)
-        pieces = {screen.longest_piece(sign) for fault in self.faults for sign in fault.signs}
-        self._screen = Screen((*pieces, *_ERROR_WORDS), self._counts)
+        self._rows: dict[bytes, list[Fault]] = {}
+        for fault in self.faults:
+            for sign in fault.signs:
+                self._rows.setdefault(screen.letters(sign.encode()), []).append(fault)
+        self._screen = Screen((*self._rows, *_ERROR_WORDS, *codes.WORDS, *_OURS))
 
     def look(self, number: int, line: bytes) -> None:
         letters = screen.letters(line)
-        is_number = not letters.strip() and bool(line.strip())
-        if self._screen.holds_back(letters) and not is_number:
+        signs = self._screen.signs_in(letters)
+        is_number = bool(line.strip()) and letters.strip() in codes.ALONE
+        if not signs and not is_number:
             return
-        self.is_ours = self.is_ours or bool(_OURS.search(letters))
-        candidates = [fault for sign in self._signs if sign.letters in letters for fault in sign.faults]
-        is_error = any(word in letters for word in _ERROR_WORDS)
-        has_number = is_number or bool(codes.HINT.search(letters))
+        self.is_ours = self.is_ours or not _OURS.isdisjoint(signs)
+        candidates = {fault.name: fault for sign in signs for fault in self._rows.get(sign, ())}
+        is_error = not _ERROR_WORDS.isdisjoint(signs)
+        has_number = is_number or not codes.WORDS.isdisjoint(signs)
         if candidates or is_error or has_number:
-            self._read(number, line.decode("utf-8", "replace"), candidates, is_error, has_number)
-        else:
-            self._screen.remember(letters)
-
-    def _counts(self, word: bytes) -> bool:
-        """A word that is no sign, but may stand before a number."""
-        self.is_ours = self.is_ours or bool(_OURS.search(word))
-        return bool(codes.HINT.search(word))
+            self._read(number, line.decode("utf-8", "replace"), candidates.values(), is_error, has_number)
 
     def _read(
         self, number: int, line: str, candidates: Iterable[Fault], is_error: bool, has_number: bool

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from patchkit.errors import Refused
-from serving.faults import explaining, report, table
+from serving.faults import explaining, report, screen, table
 from serving.faults.fault import ANYTHING, Severity
 from unit.serving.fault_cases import CASES, KINDS, UNRELATED
 
@@ -611,6 +611,19 @@ def test_a_text_of_another_encoding_is_no_binary(tmp_path: Path, encoding: str) 
     path.write_bytes("INFO vllm\r\nRuntimeError: NPU out of memory.\r\n".encode(encoding))
 
     assert [(e.fault.name, e.seen.line) for e in explaining.explain_log(path)] == [("out-of-memory", 2)]
+
+
+SIGNS = sorted({screen.letters(sign.encode()) for fault in FAULTS for sign in fault.signs})
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.lists(st.lists(st.sampled_from([*SIGNS, b"INFO", b"server", b"x", b" "]), max_size=4), max_size=6))
+def test_the_quick_look_finds_the_signs_that_a_slow_one_finds(lines: list[list[bytes]]) -> None:
+    quick = screen.Screen(SIGNS)
+
+    for words in [*lines, *lines]:  # the second time from memory
+        line = b" ".join(words) + b"".join(words)
+        assert set(quick.signs_in(line)) == {sign for sign in SIGNS if sign in line}
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
