@@ -205,6 +205,26 @@ KINDS = [
         "left-at-the-end",
         "UserWarning: resource_tracker: There appear to be 2 leaked semaphore objects to clean",
     ),
+    (
+        "config-unreadable",
+        "ValueError: Unrecognized model in /data/x. Should have a `model_type` key in its config",
+    ),
+    ("tensor-name-unknown", "KeyError: 'model.layers.0.mlp.experts.w13_weight_scale'"),
+    ("docker-not-running", "Cannot connect to the Docker daemon at unix:///var/run/docker.sock."),
+    ("disk-error", "OSError: [Errno 5] Input/output error: '/data/Step-3.7-Flash/model-00012.safetensors'"),
+    ("build-fails", "ERROR: Failed building wheel for vllm-ascend"),
+    ("graph-compilation-fails", "torch._dynamo.exc.BackendCompilerFailed: backend='VllmBackend' raised:"),
+    ("flag-unknown", "vllm: error: unrecognized arguments: --enable-reasoning"),
+    (
+        "context-beyond-model",
+        "ValueError: User-specified max_model_len (524288) is greater than the derived max_model_len (1)",
+    ),
+    (
+        "custom-operators-missing",
+        "AttributeError: '_OpNamespace' 'vllm' object has no attribute 'mla_forward'",
+    ),
+    ("gpu-code-path", "AttributeError: '_OpNamespace' '_C' object has no attribute 'rms_norm'"),
+    ("card-not-there", "[ERROR] RUNTIME(1,python): [npu_driver.cc:5410] Call drvGetDevNum, drvRetCode=7."),
 ]
 
 UNRELATED = """\
