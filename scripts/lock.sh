@@ -14,8 +14,9 @@ fi
 for source in *.in; do
     options=(--universal --python-version 3.11 --generate-hashes --quiet --no-annotate)
     options+=(--custom-compile-command 'make lock')
-    if [[ $source == packages.in ]]; then
-        options+=(--no-deps --prerelease=allow)
-    fi
+    case $source in
+        # What these need besides, the sandbox has.
+        packages.in | peer.in | native.in) options+=(--no-deps --prerelease=allow) ;;
+    esac
     uv pip compile "${options[@]}" "$source" -o "${source%.in}.txt"
 done

@@ -17,6 +17,7 @@ from target.conftest import copy_root
 from tiny.engine import Reply
 from tiny.engine_process import ask_engine
 from tiny.launch import environment
+from tiny.packages import NATIVE, installed
 from tiny.pictures import Views, look_at
 
 
@@ -59,6 +60,16 @@ def one_process(
     """What the patched vLLM says in a single process, without a server."""
     scratch = tmp_path_factory.mktemp("one-process")
     settings = environment(scratch, patched_root)
+    return ask_engine(sandbox_python, settings, flat_model, QUESTIONS, scratch).replies
+
+
+@pytest.fixture(scope="session")
+def native(
+    sandbox_python: Path, flat_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Reply]:
+    """What a vLLM says that has the model by itself, and that nobody patched."""
+    scratch = tmp_path_factory.mktemp("native")
+    settings = environment(scratch, installed(NATIVE, sandbox_python))
     return ask_engine(sandbox_python, settings, flat_model, QUESTIONS, scratch).replies
 
 

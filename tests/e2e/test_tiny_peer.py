@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from target.conftest import PROJECT
 from tiny.conversations import LONG_CHINESE, picture, prompt_ids
+from tiny.packages import PEER, installed
 from tiny.peer import Prompt
-from tiny.peer_process import ask_peer, install_peer
+from tiny.peer_process import ask_peer
 from tiny.pictures import Views, look_at
 from tiny.reference import Feature, Reference
 
@@ -49,8 +49,7 @@ def peer(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[str, torch.Tensor]:
     """Log-probabilities of each prompt."""
-    packages = PROJECT / "build" / "peer"
-    install_peer(sandbox_python, packages, PROJECT / ".cache" / "pip")
+    packages = installed(PEER, sandbox_python)
     return ask_peer(sandbox_python, packages, flat_model, prompts, tmp_path_factory.mktemp("peer"))
 
 

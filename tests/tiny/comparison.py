@@ -56,6 +56,15 @@ def compare(reply: Reply, reference: Reference, views: Sequence[Views] = ()) -> 
     )
 
 
+def apart(one: Reply, other: Reply) -> float:
+    """The largest difference of log-probabilities between two replies with the same tokens."""
+    pairs = (
+        (one.prompt_log_probabilities, other.prompt_log_probabilities),
+        (one.log_probabilities, other.log_probabilities),
+    )
+    return max(float(size(torch.tensor(ours) - torch.tensor(theirs)).max()) for ours, theirs in pairs)
+
+
 def size(difference: torch.Tensor) -> torch.Tensor:
     """Infinite where a number is missing."""
     return difference.abs().nan_to_num(torch.inf, torch.inf)

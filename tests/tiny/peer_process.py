@@ -1,14 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Installs the peer's packages in a folder of their own, and asks `tiny.peer` in a process of its own.
-
-The sandbox's own transformers is the target's and stays as it is: the peer's packages lie in
-front of it on the path of that one process.
-"""
+"""Asks `tiny.peer` in a process of its own, with the peer's packages in front of the sandbox's."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -18,25 +13,11 @@ from safetensors.torch import load_file
 from tiny.launch import KEPT, TESTS
 from tiny.peer import Prompt, write_prompts
 
-REQUIREMENTS = TESTS / "requirements" / "peer.txt"
-INSTALL_TIMEOUT_S = 600
 TIMEOUT_S = 300
 
 
 class PeerFailed(Exception):
     """Its message is what the process said last."""
-
-
-def install_peer(python: Path, folder: Path, cache: Path) -> None:
-    """Does nothing if what `REQUIREMENTS` pins is there already (45 MB to download, 280 MB on disk)."""
-    stamp = folder / "complete"
-    if stamp.is_file() and stamp.read_text("utf-8") == REQUIREMENTS.read_text("utf-8"):
-        return
-    shutil.rmtree(folder, ignore_errors=True)
-    pip = [str(python), "-m", "pip", "--quiet", "--disable-pip-version-check", "--cache-dir", str(cache)]
-    wanted = ["--no-deps", "--require-hashes", "--target", str(folder), "-r", str(REQUIREMENTS)]
-    run([*pip, "install", *wanted], INSTALL_TIMEOUT_S)
-    stamp.write_text(REQUIREMENTS.read_text("utf-8"), "utf-8")
 
 
 def ask_peer(
