@@ -66,6 +66,16 @@ def stacked_kit(stacked_bundle: Path) -> tree.Kit:
     return tree.Kit(stacked_bundle)
 
 
+@pytest.fixture(scope="session")
+def two_releases(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A kit with a second release, which shares the new file of the first. Not to be changed."""
+    folder = tree.write_bundle(tmp_path_factory.mktemp("releases"))
+    for name, edits in tree.OPT_INS.items():
+        tree.write_opt_in(folder, name, edits)
+    tree.write_release(folder, tree.NEXT_ID, tree.next_edits(), f"overlay/{tree.SET_ID}")
+    return folder
+
+
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """A pristine installation of the small set."""

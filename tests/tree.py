@@ -18,6 +18,7 @@ from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent.parent
 SET_ID = "v0.20.2rc1"
+NEXT_ID = "v0.21.0rc1"
 
 MODEL = "vllm/models/new_model.py"
 REGISTRY = "vllm/models/registry.py"
@@ -133,13 +134,15 @@ def diff_of(path: str, before: bytes, after: bytes) -> bytes:
     return b"Description: a patch for a test\n" + b"".join(body)
 
 
-def file_rows(edits: Edits) -> list[str]:
-    """The ``[[file]]`` tables of a manifest."""
+def file_rows(edits: Edits, source: str = "") -> list[str]:
+    """The ``[[file]]`` tables of a manifest; ``source`` is a folder that has the new files."""
     rows = []
     for path, (before, after) in edits.items():
         state = (
             "new = true" if before is None else f'before = "{sha256(before)}"\npatch = "{patch_name(path)}"'
         )
+        if source and before is None:
+            state += f'\nsource = "{source}/{path}"'
         ends = "crlf" if b"\r\n" in after else "lf"
         rows += ["[[file]]", f'path = "{path}"', state, f'after = "{sha256(after)}"']
         rows += [f'line_ends = "{ends}"', 'purpose = "a test"']
@@ -150,7 +153,19 @@ def base_edits() -> Edits:
     return {path: (PRISTINE[path], APPLIED[path]) for path in ORDER}
 
 
-def manifest_text(release: str = SET_ID, edits: Edits | None = None) -> str:
+def next_edits() -> Edits:
+    """The base of the next release: the same edits of files that all moved on, and the new file shared."""
+    return {
+        path: (before, after) if before is None else (_moved_on(before), _moved_on(after))
+        for path, (before, after) in base_edits().items()
+    }
+
+
+def _moved_on(text: bytes) -> bytes:
+    return (b"# of the next release\r\n" if b"\r\n" in text else b"# of the next release\n") + text
+
+
+def manifest_text(release: str = SET_ID, edits: Edits | None = None, source: str = "") -> str:
     """The base's manifest of a release whose packages say that they are of it."""
     rows = [f'id = "{release}"', 'title = "A small set"', 'architecture = "NewModel"']
     for name, title, version, native in (
@@ -165,7 +180,7 @@ def manifest_text(release: str = SET_ID, edits: Edits | None = None) -> str:
             f'native_from = "{native}"',
             f'image_folder = "/image/{name}"',
         ]
-    rows += file_rows(edits or base_edits())
+    rows += file_rows(edits or base_edits(), source)
     rows += [
         "[[sentinel]]",
         f'path = "{NEIGHBOUR}"',
@@ -204,6 +219,13 @@ def write_opt_in(folder: Path, name: str, edits: Edits, rows: tuple[str, ...] = 
     write_set(folder, f"{SET_ID}/{name}", "\n".join(text) + "\n", edits)
 
 
+def write_release(folder: Path, release: str, edits: Edits, source: str = "") -> None:
+    """Another release beside the small one. New files are its own, unless ``source`` names a folder."""
+    write_set(folder, release, manifest_text(release, edits, source), edits)
+    if source:
+        shutil.rmtree(folder / "overlay" / release)
+
+
 def write_bundle(folder: Path) -> Path:
     """The small set as a kit carries it, and the real ``scripts`` beside it."""
     write_set(folder, SET_ID, manifest_text(), base_edits())
@@ -222,6 +244,18 @@ def write_packages(
     write(root / NEIGHBOUR, NEIGHBOUR_TEXT)
     for path in ORDER:
         text = APPLIED[path] if path in applied else PRISTINE[path]
+        if text is not None:
+            write(root / path, text)
+    return root
+
+
+def write_next(
+    root: Path, applied: tuple[str, ...] = (), versions: tuple[str, str] = ("0.21.0", "0.21.0rc1")
+) -> Path:
+    """An installation of the next release."""
+    write_packages(root, (), versions)
+    for path, (before, after) in next_edits().items():
+        text = after if path in applied else before
         if text is not None:
             write(root / path, text)
     return root

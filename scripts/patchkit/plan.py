@@ -271,6 +271,8 @@ def _drifted(found: Installation, bad: Sequence[FileStatus]) -> tuple[str, str]:
         f"found {short(s.found)}): {drift.explain(s, found.release)}"
         for s in bad
     ]
+    if other := recognition.files_of_another(found):
+        clauses.insert(0, other)
     if found.begun and any(s.file.owner == BASE for s in bad):
         clauses.append(f"the base is drifted, and on it stands {' and '.join(s.name for s in found.begun)}")
     checkout = found.target.locations[bad[0].file.package].checkout

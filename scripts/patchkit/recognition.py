@@ -9,7 +9,7 @@ from . import state, versions
 from .errors import Refused
 from .manifest import Package
 from .release import Catalogue, Release
-from .state import SetState
+from .state import Installation, SetState
 from .target import Location, Target, require_inside
 
 
@@ -71,6 +71,23 @@ def _known(release: Release, target: Target) -> int:
         for chain in release.chains
         if chain.path in paths
     )
+
+
+def files_of_another(found: Installation) -> str:
+    """Where the files of a drifted base are of no release, or of another than the versions say: that."""
+    release, target = found.release, found.target
+    names = [release.id, *(other.id for other in release.others)]
+    if len(names) == 1:
+        return ""
+    if not _named(release, target):
+        return (
+            f"the version strings name no release ({strings(release, target)}), "
+            f"the files are nearest to {release.id}, of {' and '.join(names)}"
+        )
+    whole = [other.id for other in release.others if _known(other, target) == len(other.base.files)]
+    if not whole:
+        return ""
+    return f"the version strings name {release.id}, and the files are those of {' and '.join(whole)}"
 
 
 def strings(release: Release, target: Target) -> str:

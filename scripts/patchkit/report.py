@@ -10,6 +10,7 @@ from . import drift
 from .chain import PRISTINE, short
 from .errors import ExitCode, KitError, NotPutBack
 from .plan import Texts, Wish, goals
+from .release import Release
 from .state import ChainStatus, FileState, FileStatus, Installation, SetState, SetStatus, word
 from .unified_diff import split_lines
 
@@ -68,10 +69,15 @@ def summary(found: Installation, asked: Collection[str] = ()) -> str:
                 f"native: not needed from {first.name} {first.native_from} on, which has the model by itself."
             )
         case SetState.UNSUPPORTED:
-            wanted = " and ".join(f"{p.name} {' or '.join(p.supported)}" for p in found.release.packages)
-            return f"unsupported: this set is for {wanted}."
+            releases = (found.release, *found.release.others)
+            sets = "this set is" if len(releases) == 1 else "the sets are"
+            return f"unsupported: {sets} for {', or for '.join(map(_packages, releases))}."
     opt_ins = [status for status in found.sets[1:] if status.begun or status.name in asked]
     return " ".join([_of_set(found.base), *(f"{status.name} {_of_set(status)}" for status in opt_ins)])
+
+
+def _packages(release: Release) -> str:
+    return " and ".join(f"{p.name} {' or '.join(p.supported)}" for p in release.packages)
 
 
 def _of_set(status: SetStatus) -> str:

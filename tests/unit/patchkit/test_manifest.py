@@ -4,16 +4,14 @@
 from __future__ import annotations
 
 import shutil
-import tomllib
 from collections.abc import Callable
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import pytest
 
 import tree
 from patchkit import release
 from patchkit.errors import BundleDamaged
-from patchkit.release import Release
 
 PATCHES = Path("patches", tree.SET_ID)
 
@@ -128,72 +126,3 @@ def test_an_altered_line_of_a_patch_is_found_by_the_hash_it_leads_to(
 def test_a_set_that_does_not_exist(bundle: Path) -> None:
     with pytest.raises(BundleDamaged, match=r"patches/v9/manifest\.toml cannot be read"):
         release.load(bundle, "v9")
-
-
-# --- the real set --------------------------------------------------------------------
-
-# Of the files in the published wheels and git tags.
-MODELS_REGISTRY = "e753cf1c6fa11cf609d3459fd50c41316acd479b35445954d5166c99834099ea"
-TOKENIZERS_REGISTRY = "1dacb3473023f3e496dee8993669ce4283f01f89589a2c91ce31db99e1b4562b"
-OPS_ACTIVATION = "b0025670953d0170686e1a14b45e589930636867826992477d3c494bb95be016"
-MOE_MLP = "25696c16d79097df96621c7eb0a485f18e0396362f10b31a402ba8f3f62c452a"
-
-
-@pytest.fixture(scope="module")
-def real() -> Release:
-    return release.load(tree.PROJECT, tree.SET_ID)
-
-
-def test_the_set_has_the_five_files_and_the_hashes_upstream_published(real: Release) -> None:
-    assert {(file.path.name, str(file.path.parent), file.before) for file in real.base.files} == {
-        ("registry.py", "vllm/model_executor/models", MODELS_REGISTRY),
-        ("registry.py", "vllm/tokenizers", TOKENIZERS_REGISTRY),
-        ("activation.py", "vllm_ascend/ops", OPS_ACTIVATION),
-        ("moe_mlp.py", "vllm_ascend/ops/fused_moe", MOE_MLP),
-        ("step3p7.py", "vllm/model_executor/models", None),
-    }
-
-
-def test_what_makes_the_model_reachable_is_installed_last(real: Release) -> None:
-    order = [file.path for file in real.base.files]
-    assert order[-1] == PurePosixPath("vllm/model_executor/models/registry.py")
-    assert order.index(PurePosixPath("vllm_ascend/ops/activation.py")) < order.index(
-        PurePosixPath("vllm_ascend/ops/fused_moe/moe_mlp.py")
-    )
-
-
-def test_every_row_of_the_manifest_names_files_of_the_set(real: Release) -> None:
-    files = {file.path for file in real.base.files}
-    assert {sentinel.needed_by for sentinel in real.base.sentinels} <= files
-    assert all(symptom.without | symptom.present <= files for symptom in real.base.symptoms)
-
-
-def test_no_patch_or_overlay_lies_about_without_the_manifest_naming_it() -> None:
-    folder = tree.PROJECT / PATCHES
-    table = tomllib.loads((folder / "manifest.toml").read_text())
-    assert {row["patch"] for row in table["file"] if "patch" in row} == {
-        p.name for p in folder.glob("*.patch")
-    }
-    overlay = tree.PROJECT / "overlay" / tree.SET_ID
-    found = {str(p.relative_to(overlay)) for p in overlay.rglob("*") if p.is_file() and p.suffix != ".pyc"}
-    assert {row["path"] for row in table["file"] if row.get("new")} == found
-
-
-@pytest.mark.parametrize(
-    "field", ["Description: ", "\n Why: ", "\n How: ", "\nOrigin: ", "\nApplied-Upstream: ", "\nRetire: "]
-)
-def test_every_patch_says_why_how_and_until_when(field: str) -> None:
-    for patch in sorted((tree.PROJECT / PATCHES).glob("*.patch")):
-        header = patch.read_bytes().partition(b"\n--- a/")[0].decode()
-        assert field in header, patch.name
-
-
-@pytest.mark.parametrize(
-    ("name", "line_end"), [("0004-fused-moe-mlp.patch", b"\r"), ("0003-ops-activation.patch", b"")]
-)
-def test_hunks_carry_the_line_ends_of_their_file(name: str, line_end: bytes) -> None:
-    text = (tree.PROJECT / PATCHES / name).read_bytes()
-    body = text[text.index(b"\n@@ ") :].split(b"\n")
-    changed = [line for line in body if line[:1] in (b" ", b"+", b"-")]
-    assert changed
-    assert all(line.endswith(b"\r") == bool(line_end) for line in changed)
