@@ -56,7 +56,7 @@ def apply(release: Release, target: Target, names: Sequence[str] = ()) -> Outcom
     Raises:
         KitError: with what is on the disk now, and what to do.
     """
-    return _bring(release, target, lambda found: plan.to_apply(found, names))
+    return bring(release, target, lambda found: plan.to_apply(found, names))
 
 
 def revert(release: Release, target: Target, names: Sequence[str] = ()) -> Outcome:
@@ -65,10 +65,15 @@ def revert(release: Release, target: Target, names: Sequence[str] = ()) -> Outco
     Raises:
         KitError: with what is on the disk now, and what to do.
     """
-    return _bring(release, target, lambda found: plan.to_revert(found, names))
+    return bring(release, target, lambda found: plan.to_revert(found, names))
 
 
-def _bring(release: Release, target: Target, wish_for: Callable[[Installation], Wish]) -> Outcome:
+def bring(release: Release, target: Target, wish_for: Callable[[Installation], Wish]) -> Outcome:
+    """Whatever is there to whatever is wished, in one transaction.
+
+    Raises:
+        KitError: with what is on the disk now, and what to do.
+    """
     before = inspect(release, target)
     if before.state is SetState.NATIVE:
         return Outcome(before, before, wish_for(before), ())
