@@ -49,7 +49,7 @@ def renaming(name: str, with_id: bool = True) -> Callable[[Path], None]:
 
 
 def meeting(folder: Path) -> None:
-    edits = {tree.MOE: (tree.APPLIED[tree.MOE], tree.APPLIED[tree.MOE] + b"# met\r\n")}
+    edits: tree.Edits = {tree.MOE: (tree.APPLIED[tree.MOE], tree.APPLIED[tree.MOE] + b"# met\r\n")}
     tree.write_opt_in(folder, "other", edits)
 
 
