@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long the kit takes beside git apply, GNU patch and quilt, on the real set, as whole processes.
+"""How long the kit takes beside git apply, GNU patch and quilt, on the real sets, as whole processes.
 
     python tests/bench/patch_tools.py [ROUNDS]
 
 The job is the same for all: the five files in, and the five files out; the kit also
 proves each by its hash, and once more by ``verify --fast``. The tools take turns, round
 by round, so that a machine that slows down slows them all. Printed are the medians and
-the ratio to the kit: above 1, the kit is faster.
+the ratio to the kit with the base alone: above 1, that is faster. With the opt-in sets of the release
+on the base, the kit has a row of its own.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ CHECKOUTS = {"vllm": "vllm", "vllm_ascend": "vllm-ascend"}
 
 sys.path.insert(0, str(PROJECT / "scripts"))
 from patchkit import release  # noqa: E402
+from patchkit.chain import PRISTINE  # noqa: E402
 
-BASE = release.load(PROJECT, "v0.20.2rc1").base
+RELEASE = release.load(PROJECT, "v0.20.2rc1")
 SEALED = os.environ | {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "QUILT_PC": ".pc"}
 
 
@@ -53,9 +55,10 @@ class Tool:
 
 
 def pristine_tree(folder: Path) -> Path:
-    """What the set touches or looks at, as committed in the sandbox's checkouts."""
+    """What the sets touch or look at, as committed in the sandbox's checkouts."""
     paths = [
-        str(path) for path in (*[f.path for f in BASE.files if f.before], *[s.path for s in BASE.sentinels])
+        *(str(chain.path) for chain in RELEASE.chains if chain.digest(PRISTINE)),
+        *(str(sentinel.path) for patch_set in RELEASE.sets for sentinel in patch_set.sentinels),
     ]
     for package, checkout in CHECKOUTS.items():
         wanted = [path for path in paths if path.startswith(f"{package}/")]
@@ -77,10 +80,18 @@ def prepare_quilt(tree: Path, diff: Path) -> None:
     (patches / "series").write_text("set.patch\n")
 
 
-def tools(diff: Path) -> list[Tool]:
+def kit(*sets: str) -> Tool:
+    """The kit with the base and some opt-in sets on it."""
     root = ["--root", "."]
+    commands = (["apply", *sets, *root], ["verify", "--fast", *sets, *root], ["revert", *root])
+    return Tool(" + ".join(("kit", *sets)), tuple([*KIT, *command] for command in commands))
+
+
+def tools(diff: Path) -> list[Tool]:
+    opt_ins = [patch_set.name for patch_set in RELEASE.opt_ins]
     return [
-        Tool("kit", ([*KIT, "apply", *root], [*KIT, "verify", "--fast", *root], [*KIT, "revert", *root])),
+        kit(),
+        *([kit(*opt_ins)] if opt_ins else []),
         Tool(
             "git apply",
             (
@@ -115,12 +126,12 @@ def main() -> int:
         return 3
     with tempfile.TemporaryDirectory() as scratch:
         costs = measure(Path(scratch), rounds)
-    kit = costs["kit"]
+    alone = costs["kit"]
     print(f"{rounds} rounds of apply and revert (the kit: apply, verify --fast, revert); medians\n")
     print("| tool | CPU s | wall s | CPU, ratio to the kit | wall, ratio to the kit |")
     print("|---|---|---|---|---|")
     for name, cost in costs.items():
-        ratios = f"{cost.cpu / kit.cpu:.2f} | {cost.wall / kit.wall:.2f}"
+        ratios = f"{cost.cpu / alone.cpu:.2f} | {cost.wall / alone.wall:.2f}"
         print(f"| {name} | {cost.cpu:.3f} | {cost.wall:.3f} | {ratios} |")
     return 0
 
@@ -133,7 +144,7 @@ def measure(scratch: Path, rounds: int) -> dict[str, Cost]:
     )
     trees: dict[Tool, Path] = {}
     for tool in tools(diff):
-        if tool.name != "kit" and shutil.which(tool.commands[0][0]) is None:
+        if shutil.which(tool.commands[0][0]) is None:
             print(f"{tool.name}: not installed here, left out\n")
             continue
         trees[tool] = pristine_tree(scratch / tool.name.replace(" ", "-"))

@@ -75,6 +75,24 @@ def test_the_archive_does_what_the_checkout_does(pyz: Path, root: Path) -> None:
     assert tree.snapshot(root) == pristine
 
 
+def test_the_archive_has_every_set_of_the_kit(stacked_bundle: Path, tmp_path: Path) -> None:
+    project = shutil.copytree(stacked_bundle, tmp_path / "project")
+    for name in ("LICENSE", "NOTICE"):
+        shutil.copy(tree.PROJECT / name, project)
+    archive = build(project, tmp_path / "offline" / "kit.pyz")
+    shutil.rmtree(project)
+    root = tree.write_stacked(tmp_path / "site-packages", ())
+    assert "What draft costs." in run(archive, "sets", "--root", root).stdout
+    for arguments, there in (
+        (["apply", tree.DRAFT], ("base", tree.DRAFT)),
+        (["apply", "all"], ("base", tree.DRAFT, tree.LIMIT)),
+        (["revert", tree.DRAFT], ("base", tree.LIMIT)),
+    ):
+        done = run(archive, *arguments, "--root", root)
+        assert done.returncode == 0, done.stderr
+        assert tree.rungs(root) == tree.rungs_of(there)
+
+
 def test_the_archive_says_what_to_type_next(pyz: Path, root: Path) -> None:
     assert f"Next: python3 {pyz} apply --root {root}" in run(pyz, "status", "--root", root).stdout
 
