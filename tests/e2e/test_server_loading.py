@@ -17,6 +17,7 @@ import torch
 
 from e2e.folders import Damage, Tensors, damaged
 from target.conftest import PROJECT, TIMEOUT_S
+from tiny.config import TINY
 from tiny.conversations import ask
 from tiny.engine import Question
 from tiny.engine_process import EngineFailed, ask_engine
@@ -33,6 +34,8 @@ class Silence:
     damage: Damage
     said: str
     lacking: tuple[str, ...]
+    refused: bool = False
+    """The kit refuses it, though vLLM has filled all that it knows."""
 
 
 def drop(name: str) -> Damage:
@@ -56,6 +59,38 @@ def drop_one_expert(tensors: Tensors) -> None:
         tensors[f"{MOE}{part}.weight"] = tensors[f"{MOE}{part}.weight"][:-1].clone()
 
 
+def unpack(tensors: Tensors, *parts: str) -> None:
+    for part in parts:
+        for expert, weight in enumerate(tensors.pop(f"{MOE}{part}.weight")):
+            tensors[f"{MOE}experts.{expert}.{part}.weight"] = weight.clone()
+
+
+def unpack_one_projection(tensors: Tensors) -> None:
+    """Whole: what vLLM fills is a slice, and each is there in one layout or the other."""
+    unpack(tensors, "up_proj")
+
+
+def unpack_one_projection_but_one(tensors: Tensors) -> None:
+    unpack_one_projection(tensors)
+    del tensors[f"{MOE}experts.2.up_proj.weight"]
+
+
+def add_an_expert(tensors: Tensors) -> None:
+    unpack_one_projection(tensors)
+    name = f"{MOE}experts.{{}}.up_proj.weight"
+    tensors[name.format(TINY.experts)] = tensors[name.format(0)].clone()
+
+
+def double_an_expert(tensors: Tensors) -> None:
+    tensors[f"{MOE}experts.2.up_proj.weight"] = tensors[f"{MOE}up_proj.weight"][2].clone()
+
+
+def shrink_an_expert(tensors: Tensors) -> None:
+    unpack_one_projection(tensors)
+    name = f"{MOE}experts.2.up_proj.weight"
+    tensors[name] = tensors[name][:-1].clone()
+
+
 SILENT = {
     "a text tensor too many": Silence(
         add("model.layers.0.self_attn.extra.weight"), "model.layers.0.self_attn.extra.weight", ()
@@ -70,14 +105,28 @@ SILENT = {
     ),
     "one unpacked expert missing": Silence(
         unpack_all_but_one_expert,
-        "the experts are named one by one; vLLM reads that too, but whether all are there was not checked",
+        f"{MOE}experts.{TINY.experts - 1}.up_proj.weight",
         ("layers.3.moe.experts.w13_weight", "layers.3.moe.experts.w2_weight"),
+    ),
+    "one projection unpacked, one expert of it missing": Silence(
+        unpack_one_projection_but_one,
+        f"{MOE}experts.2.up_proj.weight",
+        ("layers.3.moe.experts.w13_weight",),
+    ),
+    "one projection unpacked": Silence(unpack_one_projection, "this folder can be served", ()),
+    "an expert too many": Silence(add_an_expert, f"{MOE}experts.{TINY.experts}.up_proj.weight", ()),
+    "a scale without its weight": Silence(
+        add(f"{MOE}experts.2.up_proj.weight_scale"), "scales of experts have no weight", (), refused=True
+    ),
+    "an expert packed and by itself": Silence(
+        double_an_expert, f"{MOE}experts.2.up_proj.weight beside", (), refused=True
     ),
 }
 LOUD = {
     "a vision tensor too many": (add("vision_model.extra.weight"), "no module or parameter named"),
     "a top-level tensor too many": (add("extra.weight"), "no module or parameter named"),
     "no vision tensor": (drop("vision_model.conv1.weight"), "not initialized from checkpoint"),
+    "an expert of another shape": (shrink_an_expert, ""),
     "one packed expert missing": (drop_one_expert, "assert loaded_weight.shape[0] == moe_expert_num"),
 }
 
@@ -127,6 +176,7 @@ def test_vllm_serves_it_without_a_word_and_the_kit_does_not(outcomes: dict[str, 
     assert outcome.unfilled == tuple(f"language_model.model.{parameter}" for parameter in fault.lacking)
     assert fault.said not in outcome.log
     assert fault.said in checked.stdout
+    assert bool(checked.returncode) == (fault.refused or bool(fault.lacking))
 
 
 @pytest.mark.parametrize("name", LOUD)

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 
 from serving.findings import Finding, counted, note, ok, problem, warning
 
+from . import experts
 from .model_config import ModelConfig
 from .safetensors_header import Tensor
 from .shards import INDEX, Shards
-from .weights import Part, Weight, expected, flat_name, is_per_expert, is_silently_ignored
+from .weights import Part, Weight, flat_name, is_silently_ignored
 
 _FLOATS = frozenset({"BF16", "F16", "F32", "F64"})
 _AGAIN = "fetch the shard that holds it again, or the whole checkpoint"
@@ -43,9 +44,10 @@ def check(config: ModelConfig, shards: Shards) -> tuple[Finding, ...]:
     by_name: dict[str, Found] = {}
     for item in found:
         by_name.setdefault(flat_name(item.name), item)
-    wanted = {weight.name: weight for weight in expected(config)}
+    wanted = {weight.name: weight for weight in experts.expected_beside(config, _names(shards))}
     findings = [
         *_duplicates(found),
+        *experts.check(by_name, wanted),
         *_index_against_files(shards, found),
         *_missing(wanted, by_name, shards),
         *_unknown(wanted, by_name),
@@ -54,6 +56,12 @@ def check(config: ModelConfig, shards: Shards) -> tuple[Finding, ...]:
     ]
     whole = not shards.faults and not any(finding.cure for finding in findings)
     return (_summary(wanted, found, shards), *findings) if whole else tuple(findings)
+
+
+def _names(shards: Shards) -> frozenset[str]:
+    """Every flat name that the index or a readable shard has."""
+    held = (name for header in shards.headers.values() for name in header.tensors)
+    return frozenset(flat_name(name) for name in (*held, *shards.index))
 
 
 def bytes_to_fetch(config: ModelConfig | None, shards: Shards) -> int | None:
@@ -67,7 +75,7 @@ def bytes_to_fetch(config: ModelConfig | None, shards: Shards) -> int | None:
     if config is not None and (len(exact) < len(shards.faults) or not shards.headers):
         places = {flat_name(name): shard for name, shard in shards.index.items()}
         present = {flat_name(name) for header in shards.headers.values() for name in header.tensors}
-        for weight in expected(config):
+        for weight in experts.expected_beside(config, _names(shards)):
             place = places.get(weight.name)
             listed = place is not None or not shards.index
             if listed and weight.name not in present and place not in exact:
@@ -97,6 +105,8 @@ def _duplicates(found: Iterable[Found]) -> Iterator[Finding]:
     twice = [
         f"{name} in {', '.join(i.shard for i in items)}" for name, items in places.items() if len(items) > 1
     ]
+    own = ((name, found.packed) for name in places if (found := experts.parse(name)))
+    twice += [f"{name} beside {packed}, the same slice" for name, packed in own if packed in places]
     if twice:
         what = f"{len(twice)} tensors are there twice; whichever vLLM reads last counts"
         yield problem("tensor-duplicate", "weights", what, "remove the files that do not belong here", twice)
@@ -126,36 +136,31 @@ def _index_against_files(shards: Shards, found: Iterable[Found]) -> Iterator[Fin
 def _missing(wanted: Mapping[str, Weight], by_name: Mapping[str, Found], shards: Shards) -> Iterator[Finding]:
     in_unusable = {flat_name(name) for name, shard in shards.index.items() if shard in shards.faults}
     absent = [w for w in wanted.values() if w.name not in by_name and w.name not in in_unusable]
-    if any(is_per_expert(name) for name in by_name):
-        what = (
-            "the experts are named one by one; vLLM reads that too, but whether all are there was not checked"
-        )
-        yield note("tensor-per-expert", "weights", what)
-        absent = [
-            w for w in absent if ".moe." not in w.name or w.name.endswith(("gate.weight", "router_bias"))
-        ]
+    if any(_is_quantised_expert(name) for name in by_name):
+        absent = [weight for weight in absent if experts.parse(weight.name) is None]
     loaded = [weight for weight in absent if weight.part is not Part.MTP]
     if loaded:
         silent = sum(weight.shares_parameter for weight in loaded)
         what = f"{len(loaded)} tensors that this config calls for are nowhere"
         if silent:
             what += f"; vLLM would not say a word about {'it' if len(loaded) == 1 else f'{silent} of them'}"
-        yield problem("tensor-missing", "weights", what, _AGAIN, [_described(weight) for weight in loaded])
+        yield problem("tensor-missing", "weights", what, _AGAIN, experts.grouped(loaded))
     mtp = [weight.name for weight in absent if weight.part is Part.MTP]
     if mtp:
         what = f"{len(mtp)} tensors of the MTP layers are not there; this set does not load them"
         yield note("tensor-missing-mtp", "weights", what, details=mtp)
 
 
-def _described(weight: Weight) -> str:
-    return f"{weight.name} {weight.dtype} {list(weight.shape)}"
+def _is_quantised_expert(flat: str) -> bool:
+    found = experts.parse(flat)
+    return found is not None and not found.is_weight
 
 
 def _unknown(wanted: Mapping[str, Weight], by_name: Mapping[str, Found]) -> Iterator[Finding]:
     extra = [
         (flat, f"{item.name} in {item.shard}")
         for flat, item in by_name.items()
-        if flat not in wanted and not is_per_expert(flat) and _UNUSED not in flat
+        if flat not in wanted and _UNUSED not in flat and not _is_told_elsewhere(flat, by_name, wanted)
     ]
     ignored = [text for flat, text in extra if is_silently_ignored(flat)]
     if ignored:
@@ -169,6 +174,14 @@ def _unknown(wanted: Mapping[str, Weight], by_name: Mapping[str, Found]) -> Iter
         )
         cure = "fetch config.json and the weights again, from one place"
         yield problem("tensor-unknown", "weights", what, cure, fatal)
+
+
+def _is_told_elsewhere(flat: str, by_name: Mapping[str, Found], wanted: Mapping[str, Weight]) -> bool:
+    """An expert's own tensor about which another finding speaks: a scale, one there twice, one too many."""
+    found = experts.parse(flat)
+    return found is not None and (
+        not found.is_weight or found.packed in by_name or experts.is_beyond(found, wanted)
+    )
 
 
 def _shapes(wanted: Mapping[str, Weight], by_name: Mapping[str, Found]) -> Iterator[Finding]:

@@ -10,7 +10,6 @@ the grouped layout to the same names. For the published config the list has 1,47
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -80,14 +79,6 @@ def flat_name(name: str) -> str:
         if name.startswith(grouped):
             return flat + name.removeprefix(grouped)
     return name
-
-
-_PER_EXPERT = re.compile(r"(?:model\.)?layers\.\d+\.moe\.experts\.\d+\.(?:gate|up|down)_proj\.")
-
-
-def is_per_expert(flat: str) -> bool:
-    """One expert's own tensor, a layout that vLLM reads as well and that nobody publishes unquantised."""
-    return bool(_PER_EXPERT.match(flat))
 
 
 def is_silently_ignored(flat: str) -> bool:
