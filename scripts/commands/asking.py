@@ -33,7 +33,8 @@ def _smoke(request: Request) -> Answer:
             quality=options.quality,
         ),
     )
-    return Answer(found.text, found.as_json, ExitCode.NO if found.failed else ExitCode.OK)
+    code = ExitCode.NO if found.failed else ExitCode.OK
+    return Answer(smoke.text(found, request.typed), smoke.as_json(found, request.typed), code)
 
 
 def _bench(request: Request) -> Answer:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from patchkit.manifest import Folder
     from patchkit.release import Catalogue, Release
     from patchkit.target import Target
+    from serving.typed import Typed
 
 VERSION = "0.1.0"
 
@@ -64,6 +65,14 @@ class Request:
         from patchkit import recognition
 
         return recognition.release_of(self.catalogue, self.target)
+
+    @cached_property
+    def typed(self) -> Typed:
+        """How this user types the kit's commands, in what is said of a finding."""
+        from serving.typed import Typed
+
+        names = target_options(self.options) if hasattr(self.options, "root") else []
+        return Typed(self.kit, " ".join(names))
 
     def command(self, verb: str, *arguments: str) -> str:
         """The kit's command for another verb on the same target."""

@@ -12,7 +12,7 @@ from patchkit.errors import BundleDamaged, ExitCode, KitError
 if TYPE_CHECKING:
     from patchkit.target import Target
 
-from .request import Answer, Request, Verb, target_arguments, target_options
+from .request import Answer, Request, Verb, target_arguments
 
 
 def _doctor(request: Request) -> Answer:
@@ -40,10 +40,9 @@ def _doctor(request: Request) -> Answer:
         port=options.port,
         model=options.model,
     )
-    names = " ".join(target_options(options))
     return Answer(
-        doctor.text(examination, request.kit, names),
-        doctor.as_json(examination, request.kit, names),
+        doctor.text(examination, request.typed),
+        doctor.as_json(examination, request.typed),
         ExitCode.NO if examination.failed else ExitCode.OK,
     )
 
@@ -53,7 +52,7 @@ def _check_model(request: Request) -> Answer:
 
     found = checkpoint.check(request.options.folder, measure_reading=request.options.read_speed)
     code = ExitCode.NO if found.failed else ExitCode.OK
-    return Answer(checkpoint.text(found), checkpoint.as_json(found), code)
+    return Answer(checkpoint.text(found, request.typed), checkpoint.as_json(found, request.typed), code)
 
 
 def _plan(request: Request) -> Answer:
@@ -81,7 +80,8 @@ def _plan(request: Request) -> Answer:
             image=options.image,
         ),
     )
-    return Answer(memory.text(plan), memory.as_json(plan), ExitCode.NO if plan.failed else ExitCode.OK)
+    text = memory.text(plan, request.typed.start(options.folder))
+    return Answer(text, memory.as_json(plan), ExitCode.NO if plan.failed else ExitCode.OK)
 
 
 def _explain(request: Request) -> Answer:
@@ -115,11 +115,11 @@ def _preflight(request: Request) -> Answer:
         has_key=options.with_key or bool(os.environ.get("VLLM_API_KEY")),
         arguments=tuple(options.arguments),
     )
-    names = " ".join(target_options(options))
+    names = request.typed.options
     found = preflight.look(start, Host(), request.release, request.target, frozenset(options.ignore), names)
     return Answer(
-        preflight.text(found, request.kit, names),
-        preflight.as_json(found, request.kit, names),
+        preflight.text(found, request.typed),
+        preflight.as_json(found, request.typed),
         ExitCode.NO if found.failed else ExitCode.OK,
     )
 
@@ -146,13 +146,10 @@ def _fetch(request: Request) -> Answer:
         python=options.python,
     )
     found = fetch.run(wanted)
+    text, data = fetch.text(found, request.typed), fetch.as_json(found, request.typed)
     if found.report.failed:
-        return Answer(fetch.text(found), fetch.as_json(found), ExitCode.NO)
-    return Answer(
-        fetch.text(found),
-        fetch.as_json(found),
-        next_step=fetch.next_step(found).replace("{kit}", request.kit),
-    )
+        return Answer(text, data, ExitCode.NO)
+    return Answer(text, data, next_step=request.typed.fill(fetch.next_step(found)))
 
 
 def _doctor_arguments(verb: argparse.ArgumentParser) -> None:

@@ -1,12 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a check found: a severity, a place, one sentence, and what to do about it."""
+"""What a check found: a severity, a place, one sentence, and what to do about it.
+
+The one form of all that look at something before or after a start: the doctor, the model folder,
+the start itself, a running server. It is shown here, and nowhere else.
+"""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
+
+from .typed import Typed
 
 _SHOWN = 6
 """How many of a finding's details a person reads; a program gets all of them."""
@@ -17,11 +24,24 @@ class Severity(Enum):
     NOTE = "note"
     WARNING = "warning"
     PROBLEM = "problem"
+    NOT_LOOKED_AT = "not looked at"
+
+
+_MARKS = {Severity.PROBLEM: "PROBLEM", Severity.NOT_LOOKED_AT: "-"}
+"""Where a person reads another word than a program."""
+
+_WIDTH = 110
+_INDENT = " " * 11
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One result of one check. ``name`` is stable, for programs; ``subject`` is where."""
+    """One result of one check. ``name`` is stable, for programs; ``subject`` is where.
+
+    ``cure`` is the whole line to type, or what else helps. In all of its texts ``{kit}`` stands for
+    the kit as it was called, ``{options}`` for the options that name the same target, and ``{serve}``
+    for the start of a server; only the rim knows them (`Typed`).
+    """
 
     severity: Severity
     name: str
@@ -29,6 +49,9 @@ class Finding:
     what: str
     cure: str = ""
     details: tuple[str, ...] = ()
+    expected: str = ""
+    why: str = ""
+    """What follows from it where it stays so."""
 
 
 def ok(name: str, subject: str, what: str, details: Iterable[str] = ()) -> Finding:
@@ -47,21 +70,30 @@ def problem(name: str, subject: str, what: str, cure: str, details: Iterable[str
     return Finding(Severity.PROBLEM, name, subject, what, cure, tuple(details))
 
 
-def lines(findings: Iterable[Finding]) -> list[str]:
+def lines(findings: Iterable[Finding], typed: Typed) -> list[str]:
     """The findings as a person reads them, in the order given."""
-    return [_printable(line) for finding in findings for line in _lines_of(finding)]
+    return [line for finding in findings for line in _lines_of(finding, typed)]
 
 
-def _lines_of(finding: Finding) -> list[str]:
-    mark = finding.severity.value
-    shown = mark.upper() if finding.severity is Severity.PROBLEM else mark
-    found = [f"  {shown:<8} {finding.subject}: {finding.what}"]
-    found += [f"  {'':<8}   {detail}" for detail in finding.details[:_SHOWN]]
+def _lines_of(finding: Finding, typed: Typed) -> list[str]:
+    mark = _MARKS.get(finding.severity, finding.severity.value)
+    found = _wrapped(f"  {mark:<8} {finding.subject}: {typed.fill(finding.what)}", f"{_INDENT}  ")
+    found += [f"{_INDENT}  {_printable(detail)}" for detail in finding.details[:_SHOWN]]
     if len(finding.details) > _SHOWN:
-        found.append(f"  {'':<8}   … and {len(finding.details) - _SHOWN} more (--json lists all)")
+        found.append(f"{_INDENT}  … and {len(finding.details) - _SHOWN} more (--json lists all)")
+    for label, body in (("expected:", finding.expected), ("why:", finding.why)):
+        if body:
+            found += _wrapped(f"{_INDENT}  {label:<10}{typed.fill(body)}", _INDENT + " " * 12)
     if finding.cure:
-        found.append(f"  {'':<8} cure: {finding.cure}")
+        # Never wrapped: it is there to be copied.
+        found.append(_printable(f"{_INDENT}  {'cure:':<10}{typed.fill(finding.cure)}"))
     return found
+
+
+def _wrapped(line: str, indent: str) -> list[str]:
+    return textwrap.wrap(
+        _printable(line), _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _printable(line: str) -> str:
@@ -85,12 +117,15 @@ def tally(findings: Iterable[Finding]) -> str:
     return ", ".join(counts) or "no problem"
 
 
-def as_json(finding: Finding) -> dict[str, Any]:
+def as_json(finding: Finding, typed: Typed) -> dict[str, Any]:
+    """The one form for programs; names and severities are stable."""
     return {
         "severity": finding.severity.value,
         "name": finding.name,
         "subject": finding.subject,
-        "what": finding.what,
-        "cure": finding.cure,
+        "what": typed.fill(finding.what),
+        "expected": typed.fill(finding.expected),
+        "why": typed.fill(finding.why),
+        "cure": typed.fill(finding.cure),
         "details": list(finding.details),
     }

@@ -33,7 +33,7 @@ def test_doctor_reports_once_and_says_no_on_a_machine_without_cards(root: Path) 
     run = KIT("doctor", "--root", root, "--json")
     answer = json.loads(run.out)
     assert run.code == answer["exit_code"] == 1
-    statuses = {finding["check"]: finding["status"] for finding in answer["findings"]}
+    statuses = {finding["name"]: finding["severity"] for finding in answer["findings"]}
     assert statuses["devices"] == "problem" or Path("/dev/davinci0").exists()
 
 

@@ -179,7 +179,7 @@ def _require_sensible(config: ModelConfig, request: PlanRequest) -> None:
 
 
 def flags(plan: Plan) -> tuple[str, ...]:
-    """What to type behind ``vllm serve DIR``, one option each.
+    """What to type behind the start of the server, one option each.
 
     ``--max-num-seqs`` only if it was asked for: it caps short requests too, which the same cache
     holds many more of.
@@ -203,8 +203,8 @@ def flags(plan: Plan) -> tuple[str, ...]:
     return tuple(found)
 
 
-def text(plan: Plan) -> str:
-    """The plan as a person reads it."""
+def text(plan: Plan, start: str = "vllm serve DIR") -> str:
+    """The plan as a person reads it. It ends with ``start``, the start of the server, and the flags."""
     parts = [
         _heading(plan),
         _card(plan),
@@ -213,7 +213,7 @@ def text(plan: Plan) -> str:
         _picture(plan),
         _ceiling(plan),
         [f"source of the figures of {plan.chip.name}: {plan.chip.source}"],
-        _type(plan),
+        _type(plan, start),
     ]
     return "\n\n".join("\n".join(part) for part in parts if part)
 
@@ -331,10 +331,10 @@ def _ceiling_of(step: Decode, cards: int) -> str:
     )
 
 
-def _type(plan: Plan) -> list[str]:
+def _type(plan: Plan, start: str) -> list[str]:
     if plan.failed:
         return []
-    return [" \\\n".join(["vllm serve DIR", *(f"  {flag}" for flag in flags(plan))])]
+    return [" \\\n".join([start, *(f"  {flag}" for flag in flags(plan))])]
 
 
 # --- for a program ----------------------------------------------------------------

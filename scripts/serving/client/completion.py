@@ -193,7 +193,7 @@ def _of_texts(found: Completion) -> Iterator[Defect]:
         yield Defect(
             Kind.TOKENIZER,
             f"the answer holds {mark}, a mark of the vocabulary: the tokenizer decodes wrongly",
-            "kit verify",
+            "{kit} verify",
         )
     if mark := _first_in(found.content or "", _THINKING_MARKS):
         yield Defect(
@@ -214,7 +214,7 @@ def _thinking_alone(found: Completion) -> Defect:
         what = "the thinking took all the tokens that were allowed, and no answer was left"
         return Defect(Kind.MORE_TOKENS, what, "raise max_tokens: --max-tokens 4096", fails=False)
     what = f"the model stopped ({found.finish_reason}) inside its thinking, and gave no answer"
-    cure = "ask again; where it happens often: kit verify, and --dtype bfloat16"
+    cure = "ask again; where it happens often: {kit} verify, and --dtype bfloat16"
     return Defect(Kind.NO_ANSWER, what, cure, fails=False)
 
 

@@ -153,7 +153,7 @@ def _tokenizer(talk: Talk) -> Iterator[Finding]:
         yield ok(name, name, f"{count} tokens, and back to the same text")
         return
     what = f"{len(QUESTION)} characters became {count} tokens, and these another text: {_shown(str(back))!r}"
-    yield problem(name, name, what, "kit verify; the tokenizer of the set is not in use")
+    yield problem(name, name, what, "{kit} verify; the tokenizer of the set is not in use")
 
 
 def _json(body: bytes) -> dict[str, Any]:
@@ -188,7 +188,7 @@ def _prompt_tokens(answer: Completion, talk: Talk) -> Finding:
         return ok(name, name, f"{count} for {len(QUESTION)} characters, at least {fewest} by {source}")
     what = f"{count} for {len(QUESTION)} characters, expected {fewest} to {most} by {source}: "
     what += "the tokenizer loses text" if count < fewest else "the tokenizer splits text to pieces"
-    return problem(name, name, what, "kit verify; the tokenizer of the set is not in use")
+    return problem(name, name, what, "{kit} verify; the tokenizer of the set is not in use")
 
 
 def _fewest_tokens(talk: Talk) -> tuple[int, str]:
@@ -254,7 +254,7 @@ def _picture_tokens(name: str, answer: Completion, sizes: tuple[tuple[int, int],
     if count >= least:
         return ok(f"{name}-tokens", name, f"{count} prompt_tokens, {least} of them the pictures'")
     what = f"{count} prompt_tokens, where the pictures alone take {least}: they did not reach the model"
-    return problem(f"{name}-tokens", name, what, "kit verify")
+    return problem(f"{name}-tokens", name, what, "{kit} verify")
 
 
 def _tools(talk: Talk) -> Iterator[Finding]:
@@ -348,7 +348,7 @@ def _judged(name: str, answer: Completion, talk: Talk, how: str = "") -> Iterato
 def _quality(name: str, is_right: bool, what: str) -> Finding:
     if is_right:
         return ok(name, "quality", what)
-    return problem(name, "quality", what, "see the other findings first; then --dtype bfloat16, kit verify")
+    return problem(name, "quality", what, "see the other findings first; then --dtype bfloat16, {kit} verify")
 
 
 def _shown(text: str) -> str:

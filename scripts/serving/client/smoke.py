@@ -11,10 +11,9 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from serving import bounded
+from serving import bounded, findings
 from serving.findings import Finding, Severity, ok, problem, tally
-from serving.findings import as_json as finding_json
-from serving.findings import lines as finding_lines
+from serving.typed import PLAIN, Typed
 
 from . import exchange, questions
 from .exchange import NoReply, Server
@@ -34,21 +33,24 @@ class Report:
     def failed(self) -> bool:
         return any(finding.severity is Severity.PROBLEM for finding in self.findings)
 
-    @property
-    def text(self) -> str:
-        served = f", model {self.model}" if self.model else ""
-        verdict = f"{'FAILED' if self.failed else 'passed'}: {tally(self.findings)}; {self.seconds:.1f} s."
-        return "\n".join([f"smoke of {self.url}{served}", *finding_lines(self.findings), verdict])
 
-    @property
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "failed": self.failed,
-            "url": self.url,
-            "model": self.model,
-            "seconds": round(self.seconds, 3),
-            "findings": [finding_json(finding) for finding in self.findings],
-        }
+def text(report: Report, typed: Typed = PLAIN) -> str:
+    """The report for a person."""
+    served = f", model {report.model}" if report.model else ""
+    found = report.findings
+    verdict = f"{'FAILED' if report.failed else 'passed'}: {tally(found)}; {report.seconds:.1f} s."
+    return "\n".join([f"smoke of {report.url}{served}", *findings.lines(found, typed), verdict])
+
+
+def as_json(report: Report, typed: Typed = PLAIN) -> dict[str, Any]:
+    """The same for a program."""
+    return {
+        "failed": report.failed,
+        "url": report.url,
+        "model": report.model,
+        "seconds": round(report.seconds, 3),
+        "findings": [findings.as_json(finding, typed) for finding in report.findings],
+    }
 
 
 def run(url: str, options: Options) -> Report:
@@ -59,13 +61,13 @@ def run(url: str, options: Options) -> Report:
     """
     server = exchange.server(url, options.key, options.timeout)
     started = time.monotonic()
-    served, findings = _reach(server, options)
+    served, found = _reach(server, options)
     if served:
         talk = Talk(server, served, options)
         for name, ask in questions.of(talk):
-            findings += _outcome(name, ask, talk)
+            found += _outcome(name, ask, talk)
     name = served.name if served else options.model
-    return Report(str(server), name, tuple(findings), time.monotonic() - started)
+    return Report(str(server), name, tuple(found), time.monotonic() - started)
 
 
 def _reach(server: Server, options: Options) -> tuple[Served | None, list[Finding]]:
@@ -74,21 +76,21 @@ def _reach(server: Server, options: Options) -> tuple[Served | None, list[Findin
         _wait_until_healthy(server, options.wait)
     except NoReply as error:
         return None, [_failure("health", error)]
-    findings = [ok("health", "health", "answers")]
+    healthy = ok("health", "health", "answers")
     try:
         served = _served(server)
     except NoReply as error:
-        return None, [*findings, _failure("model", error)]
+        return None, [healthy, _failure("model", error)]
     names = ", ".join(model.name for model in served)
     chosen = next((model for model in served if options.model in {"", model.name}), None)
     if chosen is None:
         what = f"{options.model!r} is not served" if served else "no model is served"
         cure = f"--model {served[0].name}" if served else "look at the server's log"
         return None, [
-            *findings,
+            healthy,
             problem("model", "model", f"{what}; the server has: {names or 'none'}", cure),
         ]
-    return chosen, [*findings, ok("model", "model", f"served as {names}")]
+    return chosen, [healthy, ok("model", "model", f"served as {names}")]
 
 
 def _wait_until_healthy(server: Server, seconds: float) -> None:

@@ -23,6 +23,7 @@ from patchkit.target import default_interpreter
 from serving import foreground
 from serving.machine import reference
 from serving.model import checkpoint
+from serving.typed import PLAIN, Typed
 
 REPO = "stepfun-ai/Step-3.7-Flash"
 _PROGRAM = "fetch_program.py"
@@ -171,7 +172,7 @@ def _failure(kind: str, answer: Mapping[str, str], request: FetchRequest, python
 # --- for a person, for a program --------------------------------------------------
 
 
-def text(fetched: Fetched) -> str:
+def text(fetched: Fetched, typed: Typed = PLAIN) -> str:
     request = fetched.request
     lines = [
         f"fetched: {request.source.value}'s {request.repo} at {fetched.revision} into {request.folder}"
@@ -181,7 +182,7 @@ def text(fetched: Fetched) -> str:
         lines.append(f"to fetch the same again, on another machine too: --revision {fetched.revision}")
     if not _COMMIT.fullmatch(fetched.revision):
         lines.append(f"{fetched.revision} may move: ModelScope's library does not tell the commit behind it.")
-    return "\n".join(lines) + "\n\n" + checkpoint.text(fetched.report)
+    return "\n".join(lines) + "\n\n" + checkpoint.text(fetched.report, typed)
 
 
 def next_step(fetched: Fetched) -> str:
@@ -189,12 +190,12 @@ def next_step(fetched: Fetched) -> str:
     return f"{{kit}} plan {shlex.quote(str(fetched.request.folder))}"
 
 
-def as_json(fetched: Fetched) -> dict[str, Any]:
+def as_json(fetched: Fetched, typed: Typed = PLAIN) -> dict[str, Any]:
     return {
         "source": fetched.request.source.value,
         "repo": fetched.request.repo,
         "revision": fetched.revision,
         "pinned": fetched.is_pinned,
         "library": fetched.library,
-        "check": checkpoint.as_json(fetched.report),
+        "check": checkpoint.as_json(fetched.report, typed),
     }

@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from serving.typed import Typed
+
 from .fault import Explanation, Fault, Severity
 
 _TITLES = {
     Severity.CONSEQUENCE: "which follows from something earlier:",
     Severity.HARMLESS: "which looks worse than it is:",
 }
-_SERVE = ("MODEL=/data/Step-3.7-Flash {}/serve.sh", "vllm serve /data/Step-3.7-Flash")
-"""How the server is started where ``serve.sh`` lies beside the kit, and where it does not."""
 
 
 def text(explanations: Iterable[Explanation], kit: str = "kit") -> str:
@@ -87,8 +87,4 @@ def table_json(rows: Iterable[Fault]) -> list[dict[str, str]]:
 
 
 def _typed(command: str, kit: str) -> str:
-    """A command as the user of this kit types it."""
-    beside, elsewhere = _SERVE
-    place, slash, program = kit.rpartition("/")
-    serve = beside.format(place) if slash and program == "kit" else elsewhere
-    return command.replace("{kit}", kit).replace("{serve}", serve)
+    return Typed(kit).fill(command)

@@ -1,56 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a check of the doctor says: what is there, what should be, why it matters, what cures it."""
+"""The checks of the doctor, and what one of them says: a finding that takes the check's own name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
+
+from serving.findings import Finding, Severity
 
 from .patient import Patient
 
 
-class Status(Enum):
-    OK = "ok"
-    NOTE = "note"
-    WARNING = "warning"
-    PROBLEM = "problem"
-    NOT_LOOKED_AT = "not looked at"
+def ok(found: str) -> Finding:
+    return finding(Severity.OK, found)
 
 
-@dataclass(frozen=True)
-class Observation:
-    """One thing seen. A warning or problem has all four texts, and its cure is one line to type.
-
-    In them, ``{kit}`` stands for the kit as it was called, and ``{options}`` for the
-    options that name the same target; only the rim knows them.
-    """
-
-    status: Status
-    found: str
-    expected: str = ""
-    why: str = ""
-    cure: str = ""
+def note(found: str, *, expected: str = "", why: str = "", cure: str = "") -> Finding:
+    return finding(Severity.NOTE, found, expected, why, cure)
 
 
-def ok(found: str) -> Observation:
-    return Observation(Status.OK, found)
+def warning(found: str, *, expected: str, why: str, cure: str) -> Finding:
+    return finding(Severity.WARNING, found, expected, why, cure)
 
 
-def note(found: str, *, expected: str = "", why: str = "", cure: str = "") -> Observation:
-    return Observation(Status.NOTE, found, expected, why, cure)
+def problem(found: str, *, expected: str, why: str, cure: str) -> Finding:
+    return finding(Severity.PROBLEM, found, expected, why, cure)
 
 
-def warning(found: str, *, expected: str, why: str, cure: str) -> Observation:
-    return Observation(Status.WARNING, found, expected, why, cure)
+def not_looked_at(reason: str) -> Finding:
+    return finding(Severity.NOT_LOOKED_AT, reason)
 
 
-def problem(found: str, *, expected: str, why: str, cure: str) -> Observation:
-    return Observation(Status.PROBLEM, found, expected, why, cure)
-
-
-def not_looked_at(reason: str) -> Observation:
-    return Observation(Status.NOT_LOOKED_AT, reason)
+def finding(severity: Severity, what: str, expected: str = "", why: str = "", cure: str = "") -> Finding:
+    """Not named yet: a check need not say its own name. A warning or problem has all four texts."""
+    return Finding(severity, "", "", what, cure, expected=expected, why=why)
 
 
 class Group(Enum):
@@ -69,12 +53,16 @@ class Check:
     name: str
     summary: str
     group: Group
-    look: Callable[[Patient], Iterable[Observation]]
+    look: Callable[[Patient], Iterable[Finding]]
+
+    def diagnose(self, found: Finding) -> Diagnosis:
+        """A finding of this check, under its name."""
+        return Diagnosis(self, replace(found, name=self.name, subject=self.name))
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """An observation, and the check that made it."""
+    """A finding, and the check that made it."""
 
     check: Check
-    observation: Observation
+    finding: Finding

@@ -18,6 +18,7 @@ from patchkit.errors import Refused
 from serving import findings as wording
 from serving.bounded import Unreadable, exists, read_json_object
 from serving.findings import Finding, Severity, note, problem
+from serving.typed import PLAIN, Typed
 
 from . import model_config, remote_code, shards, tensors, tokenizer_files
 from .model_config import ModelConfig
@@ -114,7 +115,7 @@ def load_config(folder: Path) -> ModelConfig:
     )
 
 
-def text(report: Report) -> str:
+def text(report: Report, typed: Typed = PLAIN) -> str:
     """The report as a person reads it: what is wrong first."""
     found = sorted(report.findings, key=lambda finding: _ORDER.index(finding.severity))
     verdict = "this folder is NOT fit to be served" if report.failed else "this folder can be served"
@@ -123,7 +124,7 @@ def text(report: Report) -> str:
         [
             f"model folder {report.folder}",
             "",
-            *wording.lines(found),
+            *wording.lines(found, typed),
             "",
             f"{verdict}: {wording.tally(found)} ({of}).",
             "Headers alone were read: damage inside a tensor goes unseen.",
@@ -131,7 +132,7 @@ def text(report: Report) -> str:
     )
 
 
-def as_json(report: Report) -> dict[str, Any]:
+def as_json(report: Report, typed: Typed = PLAIN) -> dict[str, Any]:
     return {
         "folder": str(report.folder),
         "failed": report.failed,
@@ -140,7 +141,7 @@ def as_json(report: Report) -> dict[str, Any]:
         "bytes": report.bytes,
         "bytes_to_fetch": report.to_fetch,
         "seconds": round(report.seconds, 3),
-        "findings": [wording.as_json(finding) for finding in report.findings],
+        "findings": [wording.as_json(finding, typed) for finding in report.findings],
     }
 
 

@@ -105,7 +105,7 @@ def _duplicates(found: Iterable[Found]) -> Iterator[Finding]:
     twice = [
         f"{name} in {', '.join(i.shard for i in items)}" for name, items in places.items() if len(items) > 1
     ]
-    own = ((name, found.packed) for name in places if (found := experts.parse(name)))
+    own = ((name, expert.packed) for name in places if (expert := experts.parse(name)))
     twice += [f"{name} beside {packed}, the same slice" for name, packed in own if packed in places]
     if twice:
         what = f"{len(twice)} tensors are there twice; whichever vLLM reads last counts"

@@ -73,7 +73,7 @@ def _class(values: Mapping[str, Any]) -> Iterator[Finding]:
             f"names {found}, which under transformers 5 replaces the pre-tokenizer: Chinese, spaces and line "
             "ends vanish (prompt_tokens of 7 or 8). The set's tokenizer edit steps around it"
         )
-        yield note("tokenizer-class", CONFIG, what, "kit verify shows whether the edit is in place")
+        yield note("tokenizer-class", CONFIG, what, "{kit} verify shows whether the edit is in place")
     elif found in _READS_FILE_AS_IT_IS:
         yield ok("tokenizer-class", CONFIG, f"names {found}, which reads {VOCABULARY} as it is")
     else:

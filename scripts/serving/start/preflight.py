@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import ipaddress
 import textwrap
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,14 @@ from patchkit.errors import KitError, Refused
 from patchkit.release import Release
 from patchkit.state import SetState
 from patchkit.target import Target
-from serving import bounded
+from serving import bounded, findings
 from serving.capacity import memory
 from serving.capacity.plan_request import PlanRequest, VisionMode
-from serving.findings import Severity, counted
+from serving.findings import Finding, Severity, counted, problem, warning
 from serving.machine import doctor, reference
-from serving.machine.diagnosis import Status
 from serving.machine.host import Host
 from serving.model import checkpoint
+from serving.typed import PLAIN, Typed
 
 from . import arguments as command_line
 from . import flags, profiles
@@ -55,26 +55,17 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Remark:
-    """One thing to know before the start. A ``stops`` one makes the start pointless."""
-
-    stops: bool
-    subject: str
-    text: str
-    cure: str = ""
-
-
-@dataclass(frozen=True)
 class Preflight:
     start: Start
     advice: tuple[Advice, ...]
-    remarks: tuple[Remark, ...]
+    findings: tuple[Finding, ...]
+    """Problems and warnings alone; a problem makes the start pointless."""
 
     @property
     def problems(self) -> int:
-        """What would stop the server or spoil its answers: remarks that say so, flags that do not work."""
+        """What would stop the server or spoil its answers: findings that say so, flags that do not work."""
         flags_at_fault = sum(item.row.verdict is Verdict.DOES_NOT_WORK for item in self.advice)
-        return flags_at_fault + sum(remark.stops for remark in self.remarks)
+        return flags_at_fault + sum(item.severity is Severity.PROBLEM for item in self.findings)
 
     @property
     def failed(self) -> bool:
@@ -101,13 +92,13 @@ def look(
     _require_folder(start.model)
     _require_one_config(start)
     examination = doctor.examine(host, release, target, ignore, port=_port(start), model=start.model)
-    remarks = (
+    found = (
         *_exposure(start),
         *_of_doctor(examination),
         *_of_folder(start.model),
         *_of_plan(start),
     )
-    return Preflight(start, flags.advise((str(start.model), *start.arguments)), remarks)
+    return Preflight(start, flags.advise((str(start.model), *start.arguments)), found)
 
 
 def _require_applied(release: Release, target: Target, options: str) -> None:
@@ -136,12 +127,12 @@ def _port(start: Start) -> int:
     return int(found) if found.isdecimal() and len(found) < 6 else start.port
 
 
-def _exposure(start: Start) -> Iterator[Remark]:
+def _exposure(start: Start) -> Iterator[Finding]:
     host = command_line.value(start.words, "--host")
     if start.has_key or command_line.has(start.arguments, "--api-key") or _is_loopback(host):
         return
     what = f"listens on {host} without an API key: whoever reaches port {_port(start)} can use it"
-    yield Remark(False, "open to the network", what, "API_KEY=..., or HOST=127.0.0.1")
+    yield warning("exposed", "open to the network", what, "API_KEY=..., or HOST=127.0.0.1")
 
 
 def _is_loopback(host: str) -> bool:
@@ -151,39 +142,37 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _of_doctor(examination: doctor.Examination) -> Iterator[Remark]:
-    for finding in examination.findings:
-        seen = finding.observation
-        if seen.status in {Status.PROBLEM, Status.WARNING}:
-            what = f"{seen.found}; expected {seen.expected}: {seen.why}"
-            yield Remark(seen.status is Status.PROBLEM, finding.check.name, what, seen.cure)
+def _of_doctor(examination: doctor.Examination) -> Iterator[Finding]:
+    return _worth_a_word(item.finding for item in examination.findings)
 
 
-def _of_folder(model: Path) -> Iterator[Remark]:
+def _of_folder(model: Path) -> Iterator[Finding]:
     """What ``check-model`` says of it: every shard's header is read, no weight."""
-    for finding in checkpoint.check(model).findings:
-        if finding.severity in {Severity.PROBLEM, Severity.WARNING}:
-            stops = finding.severity is Severity.PROBLEM
-            yield Remark(stops, finding.subject, finding.what, finding.cure)
+    return _worth_a_word(checkpoint.check(model).findings)
 
 
-def _of_plan(start: Start) -> Iterator[Remark]:
+def _worth_a_word(findings: Iterable[Finding]) -> Iterator[Finding]:
+    return (found for found in findings if found.severity in {Severity.PROBLEM, Severity.WARNING})
+
+
+def _of_plan(start: Start) -> Iterator[Finding]:
     try:
         plan = memory.plan(checkpoint.load_config(start.model), _request(start.words))
     except bounded.Unreadable:
         return  # the folder's own remarks say so
     except KitError as error:
-        yield Remark(True, "plan", error.what, "correct the flag and start again")
+        yield problem("plan", "plan", error.what, "correct the flag and start again")
         return
     except ValueError as error:
-        yield Remark(True, "plan", f"a flag's value makes no sense: {error}", "correct it and start again")
+        what = f"a flag's value makes no sense: {error}"
+        yield problem("plan", "plan", what, "correct it and start again")
         return
     if plan.failed:
         what = (
             f"by kit plan, not one request of {plan.max_model_len} tokens fits on a {plan.chip.name}; the "
             f"longest is {plan.longest_context(1)}"
         )
-        yield Remark(True, "memory", what, f"--max-model-len {plan.longest_context(1)}")
+        yield problem("memory", "memory", what, f"--max-model-len {plan.longest_context(1)}")
 
 
 def _request(words: Sequence[str]) -> PlanRequest:
@@ -213,69 +202,36 @@ def _number(text: str) -> int | None:
     return int(text) if text.isdecimal() and len(text) < 10 else None
 
 
-def text(found: Preflight, kit: str = "kit", options: str = "") -> str:
-    """The remarks for a person, those that stop the start first.
-
-    ``kit`` is what the user types for this program, ``options`` what names the same target.
-    """
+def text(found: Preflight, typed: Typed = PLAIN) -> str:
+    """The findings for a person, those that stop the start first."""
     parts = [profiles.text(found.start.profile)]
     if found.advice:
-        parts.append("\n".join(["flags of yours:", *(_wrapped("  ", str(item)) for item in found.advice)]))
-    ordered = sorted(found.remarks, key=lambda remark: not remark.stops)
+        parts.append("\n".join(["flags of yours:", *(_wrapped(str(item)) for item in found.advice)]))
+    ordered = sorted(found.findings, key=lambda item: item.severity is not Severity.PROBLEM)
     if ordered:
-        parts.append("\n".join(line for remark in ordered for line in _lines(_filled(remark, kit, options))))
+        parts.append("\n".join(findings.lines(ordered, typed)))
     return "\n\n".join([*parts, _verdict(found)])
 
 
-def _filled(remark: Remark, kit: str, options: str) -> Remark:
-    """With the kit's own name and options in place of what the doctor leaves open."""
-
-    def fill(body: str) -> str:
-        return body.replace(" {options}", f" {options}" if options else "").replace("{kit}", kit)
-
-    return replace(remark, text=fill(remark.text), cure=fill(remark.cure))
-
-
-def _lines(remark: Remark) -> Iterator[str]:
-    yield _wrapped(f"{'PROBLEM' if remark.stops else 'warning'}  ", f"{remark.subject}: {remark.text}")
-    if remark.cure:
-        # Never wrapped: it is there to be copied.
-        yield f"         cure: {_printable(remark.cure)}"
-
-
-def _wrapped(mark: str, body: str) -> str:
-    indent = " " * len(mark)
+def _wrapped(advice: str) -> str:
     return textwrap.fill(
-        mark + _printable(body),
-        _WIDTH,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
+        f"  {advice}", _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
     )
 
 
-def _printable(body: str) -> str:
-    """One line without control characters: names in a folder may hold anything."""
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in body)
-
-
 def _verdict(found: Preflight) -> str:
-    warnings = counted(sum(not remark.stops for remark in found.remarks), "warning")
+    warnings = counted(sum(item.severity is Severity.WARNING for item in found.findings), "warning")
     if found.failed:
         return f"NOT READY: {counted(found.problems, 'problem')}, {warnings}."
     return f"ready: no problem, {warnings}."
 
 
-def as_json(found: Preflight, kit: str = "kit", options: str = "") -> dict[str, Any]:
+def as_json(found: Preflight, typed: Typed = PLAIN) -> dict[str, Any]:
     """The same for a program; ``arguments`` is what vLLM makes of profile and flags."""
-    remarks = [_filled(remark, kit, options) for remark in found.remarks]
     return {
         "failed": found.failed,
         "profile": found.start.profile.name,
         "arguments": list(found.start.words),
         "advice": flags.as_json(found.advice),
-        "remarks": [
-            {"stops": item.stops, "subject": item.subject, "text": item.text, "cure": item.cure}
-            for item in remarks
-        ],
+        "findings": [findings.as_json(item, typed) for item in found.findings],
     }

@@ -10,8 +10,8 @@ import pytest
 from patchkit.errors import KitError
 from patchkit.release import Release
 from patchkit.target import Target
+from serving.findings import Finding
 from serving.machine import doctor
-from serving.machine.diagnosis import Observation
 from unit.serving import machines
 from unit.serving.machines import Machine, See
 
@@ -42,9 +42,9 @@ def see(machine: Machine, installed: Target, small_set: Release) -> See:
         target: Target | KitError = installed,
         port: int = 8000,
         model: Path | None = None,
-    ) -> list[Observation]:
+    ) -> list[Finding]:
         others = frozenset(name for name, _ in doctor.checks()) - {check}
         found = doctor.examine(machine.host, small_set, target, others, port=port, model=model)
-        return [finding.observation for finding in found.findings if finding.check.name == check]
+        return [finding.finding for finding in found.findings if finding.check.name == check]
 
     return run

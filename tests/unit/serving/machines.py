@@ -18,10 +18,10 @@ import tree
 from patchkit import target
 from patchkit.release import Release
 from patchkit.target import Target
-from serving.machine.diagnosis import Observation
+from serving.findings import Finding
 from serving.machine.host import Host, Space
 
-See = Callable[..., list[Observation]]
+See = Callable[..., list[Finding]]
 """What one check says about the machine as the test has left it (the fixture ``see``)."""
 
 HOSTS = Path(__file__).parent / "hosts"

@@ -16,11 +16,12 @@ from patchkit.release import Release
 from patchkit.target import Target
 from serving.capacity import memory
 from serving.capacity.plan_request import PlanRequest
+from serving.findings import Severity
 from serving.machine import doctor, reference
-from serving.machine.diagnosis import Status
 from serving.machine.doctor import Examination
 from serving.machine.host import Host, Space
 from serving.model import model_config
+from serving.typed import Typed
 from unit.serving import machines
 from unit.serving.machines import Machine
 from unit.serving.model_folders import published_config
@@ -32,9 +33,9 @@ ASKS_A_PYTHON = frozenset({"interpreter", "python-packages"})
 
 def crashed(examination: Examination) -> list[str]:
     return [
-        finding.observation.found
+        finding.finding.what
         for finding in examination.findings
-        if finding.observation.found.startswith(f"check {finding.check.name} failed")
+        if finding.finding.what.startswith(f"check {finding.check.name} failed")
     ]
 
 
@@ -44,11 +45,11 @@ def test_a_machine_as_it_should_be_has_nothing_to_report(
     examination = doctor.examine(machine.host, small_set, installed)
 
     assert not examination.failed
-    assert {finding.observation.status for finding in examination.findings} == {
-        Status.OK,
-        Status.NOT_LOOKED_AT,
+    assert {finding.finding.severity for finding in examination.findings} == {
+        Severity.OK,
+        Severity.NOT_LOOKED_AT,
     }
-    assert [finding.check.name for finding in examination.of(Status.NOT_LOOKED_AT)] == ["model-folder"]
+    assert [finding.check.name for finding in examination.of(Severity.NOT_LOOKED_AT)] == ["model-folder"]
 
 
 def test_every_check_reports_and_in_the_order_of_the_list(
@@ -74,9 +75,9 @@ def test_a_machine_without_any_npu_gets_a_useful_report(
 
     examination = doctor.examine(machine.host, small_set, installed)
 
-    problems = {finding.check.name for finding in examination.of(Status.PROBLEM)}
+    problems = {finding.check.name for finding in examination.of(Severity.PROBLEM)}
     assert {"devices", "driver", "cann"} <= problems
-    assert {finding.check.name for finding in examination.of(Status.NOT_LOOKED_AT)} >= {
+    assert {finding.check.name for finding in examination.of(Severity.NOT_LOOKED_AT)} >= {
         "chips",
         "card-processes",
     }
@@ -91,7 +92,7 @@ def test_the_image_without_npu_smi_gets_a_useful_report(
     examination = doctor.examine(machine.host, small_set, installed)
 
     assert not examination.failed
-    warnings = [finding.check.name for finding in examination.of(Status.WARNING)]
+    warnings = [finding.check.name for finding in examination.of(Severity.WARNING)]
     assert warnings == ["driver", "npu-smi"]
 
 
@@ -120,7 +121,7 @@ def test_a_check_that_crashes_is_a_finding_and_the_others_still_speak(
 
     examination = doctor.examine(machine.host, small_set, installed)
 
-    assert [finding.check.name for finding in examination.of(Status.WARNING)] == ["shared-memory", "disk"]
+    assert [finding.check.name for finding in examination.of(Severity.WARNING)] == ["shared-memory", "disk"]
     assert crashed(examination)[0].startswith(
         "check shared-memory failed: ZeroDivisionError: a fault of the kit (line "
     )
@@ -136,10 +137,10 @@ def test_an_installation_that_cannot_be_read_is_a_finding(
 
     examination = doctor.examine(machine.host, small_set, installed)
 
-    (finding,) = examination.of(Status.WARNING)
+    (finding,) = examination.of(Severity.WARNING)
     assert finding.check.name == "patch-set"
-    assert "is a symlink" in finding.observation.found
-    assert "&& cp -r " in finding.observation.cure
+    assert "is a symlink" in finding.finding.what
+    assert "&& cp -r " in finding.finding.cure
 
 
 def test_an_ignored_check_is_not_run_and_says_so(
@@ -150,9 +151,9 @@ def test_an_ignored_check_is_not_run_and_says_so(
     examination = doctor.examine(machine.host, small_set, installed, frozenset({"model-variables"}))
 
     assert not examination.failed
-    (seen,) = [f.observation for f in examination.findings if f.check.name == "model-variables"]
-    assert seen.status is Status.NOT_LOOKED_AT
-    assert seen.found == "left out by --ignore"
+    (seen,) = [f.finding for f in examination.findings if f.check.name == "model-variables"]
+    assert seen.severity is Severity.NOT_LOOKED_AT
+    assert seen.what == "left out by --ignore"
 
 
 def test_to_ignore_a_check_that_does_not_exist_is_refused(
@@ -197,9 +198,9 @@ def test_a_cure_names_the_kit_and_the_target_as_they_were_given(
     target = machines.installation(tmp_path / "plain", small_set, ())
     examination = doctor.examine(machine.host, small_set, target, ASKS_A_PYTHON)
 
-    bare = doctor.text(examination, "scripts/kit")
-    named = doctor.text(examination, "scripts/kit", "--python /opt/python3")
-    data = doctor.as_json(examination, "scripts/kit", "--python /opt/python3")
+    bare = doctor.text(examination, Typed("scripts/kit"))
+    named = doctor.text(examination, Typed("scripts/kit", "--python /opt/python3"))
+    data = doctor.as_json(examination, Typed("scripts/kit", "--python /opt/python3"))
 
     assert "cure:     scripts/kit apply\n" in bare
     assert "cure:     scripts/kit apply --python /opt/python3\n" in named
@@ -239,12 +240,14 @@ def test_the_report_for_a_program_has_every_field_of_every_finding(
     assert data["failed"] is True
     assert data["counts"]["problem"] == 1
     assert sum(data["counts"].values()) == len(data["findings"]) == len(examination.findings)
-    (problem,) = (row for row in data["findings"] if row["status"] == "problem")
+    (problem,) = (row for row in data["findings"] if row["severity"] == "problem")
     assert problem == {
-        "check": "model-variables",
+        "name": "model-variables",
+        "subject": "model-variables",
         "group": "environment",
-        "status": "problem",
-        "found": "VLLM_ASCEND_ENABLE_FLASHCOMM1=1",
+        "severity": "problem",
+        "details": [],
+        "what": "VLLM_ASCEND_ENABLE_FLASHCOMM1=1",
         "expected": "unset, or 0",
         "why": "FlashComm1 is broken for this model in this release",
         "cure": "unset VLLM_ASCEND_ENABLE_FLASHCOMM1",

@@ -14,8 +14,8 @@ import tree
 from patchkit.errors import TargetNotFound
 from patchkit.release import Release
 from patchkit.target import Target
+from serving.findings import Severity
 from serving.machine import doctor
-from serving.machine.diagnosis import Status
 from serving.machine.host import Space
 from unit.serving import machines
 from unit.serving.machines import ATB, CANN, GIB, HAL, JEMALLOC, Machine, See
@@ -29,7 +29,7 @@ class Case:
 
     name: str
     check: str
-    status: Status
+    status: Severity
     said: str
     cure: str
     break_it: Break
@@ -103,11 +103,11 @@ def closed_devices(machine: Machine) -> None:
 
 
 OK, NOTE, WARNING, PROBLEM, UNSEEN = (
-    Status.OK,
-    Status.NOTE,
-    Status.WARNING,
-    Status.PROBLEM,
-    Status.NOT_LOOKED_AT,
+    Severity.OK,
+    Severity.NOTE,
+    Severity.WARNING,
+    Severity.PROBLEM,
+    Severity.NOT_LOOKED_AT,
 )
 DRIVER_MOUNT = "-v /usr/local/Ascend/driver/lib64:/usr/local/Ascend/driver/lib64"
 ALL_CARDS = "ASCEND_RT_VISIBLE_DEVICES=0,1,2,3,4,5,6,7"
@@ -840,12 +840,12 @@ def test_a_check_says_in_full_what_is_there_and_what_cures_it(case: Case, machin
 
     found = see(case.check)
 
-    seen = [one for one in found if one.status is case.status and case.said in one.found]
+    seen = [one for one in found if one.severity is case.status and case.said in one.what]
     assert seen, f"no {case.status.value} with {case.said!r} in {found}"
     assert case.cure in seen[0].cure
     for one in found:
-        if one.status in {WARNING, PROBLEM}:
-            assert all((one.found, one.expected, one.why, one.cure)), one
+        if one.severity in {WARNING, PROBLEM}:
+            assert all((one.what, one.expected, one.why, one.cure)), one
             assert "\n" not in one.cure
 
 
@@ -855,7 +855,7 @@ def test_every_check_is_seen_to_pass(machine: Machine, installed: Target, small_
 
     found = doctor.examine(machine.host, small_set, installed, model=Path("/models")).findings
 
-    passed = {finding.check.name for finding in found if finding.observation.status is OK}
+    passed = {finding.check.name for finding in found if finding.finding.severity is OK}
     assert passed == {name for name, _ in doctor.checks()}
 
 
@@ -896,8 +896,8 @@ def test_an_unpatched_or_half_patched_installation_is_a_problem(
 
     (seen,) = see("patch-set", target)
 
-    assert seen.status is PROBLEM
-    assert said in seen.found
+    assert seen.severity is PROBLEM
+    assert said in seen.what
     assert symptom in seen.why
     assert seen.cure.startswith("{kit} apply")
 
@@ -908,8 +908,8 @@ def test_a_drifted_file_is_named(tmp_path: Path, see: See, small_set: Release) -
 
     (seen,) = see("patch-set", target)
 
-    assert seen.status is PROBLEM
-    assert f"{tree.ACTIVATION}: line 4: expected ''" in seen.found
+    assert seen.severity is PROBLEM
+    assert f"{tree.ACTIVATION}: line 4: expected ''" in seen.what
     assert seen.cure.startswith("{kit} verify")
 
 
@@ -925,11 +925,11 @@ def test_another_release_is_named_with_the_wanted_one(
 ) -> None:
     target = machines.installation(tmp_path / "other", small_set, (), releases)
 
-    seen = [one for one in see("package-versions", target) if one.status is PROBLEM]
+    seen = [one for one in see("package-versions", target) if one.severity is PROBLEM]
 
-    assert [one.found.split(" in ")[0] for one in seen] == wrong
+    assert [one.what.split(" in ")[0] for one in seen] == wrong
     assert {one.expected for one in seen} <= {"vLLM 0.20.2", "vllm-ascend 0.20.2rc1"}
-    assert [one.status for one in see("patch-set", target)] == [UNSEEN]
+    assert [one.severity for one in see("patch-set", target)] == [UNSEEN]
 
 
 def test_a_native_release_needs_nothing(tmp_path: Path, see: See, small_set: Release) -> None:
@@ -937,9 +937,9 @@ def test_a_native_release_needs_nothing(tmp_path: Path, see: See, small_set: Rel
 
     (seen,) = see("patch-set", target)
 
-    assert seen.status is OK
-    assert "native: not needed" in seen.found
-    assert {one.status for one in see("package-versions", target)} == {OK}
+    assert seen.severity is OK
+    assert "native: not needed" in seen.what
+    assert {one.severity for one in see("package-versions", target)} == {OK}
 
 
 def test_a_source_build_that_names_no_release_is_left_to_the_hashes(
@@ -949,10 +949,10 @@ def test_a_source_build_that_names_no_release_is_left_to_the_hashes(
         tmp_path / "other", small_set, releases=("0.1.dev1+g0123abc.empty", "0.20.2rc1")
     )
 
-    statuses = [one.status for one in see("package-versions", target)]
+    statuses = [one.severity for one in see("package-versions", target)]
 
     assert statuses == [NOTE, OK]
-    assert [one.status for one in see("patch-set", target)] == [OK]
+    assert [one.severity for one in see("patch-set", target)] == [OK]
 
 
 def test_a_missing_installation_is_one_problem_with_its_own_next_step(see: See) -> None:
@@ -960,11 +960,11 @@ def test_a_missing_installation_is_one_problem_with_its_own_next_step(see: See) 
 
     (seen,) = see("patch-set", error)
 
-    assert seen.status is PROBLEM
-    assert seen.found == "no package vllm"
+    assert seen.severity is PROBLEM
+    assert seen.what == "no package vllm"
     assert seen.cure == "name it: {kit} status --python PATH"
     for check in ("package-versions", "package-copies"):
-        assert [one.status for one in see(check, error)] == [UNSEEN]
+        assert [one.severity for one in see(check, error)] == [UNSEEN]
 
 
 def test_a_decoy_on_the_interpreters_path_is_named(tmp_path: Path, see: See, installed: Target) -> None:
@@ -974,8 +974,8 @@ def test_a_decoy_on_the_interpreters_path_is_named(tmp_path: Path, see: See, ins
 
     (seen,) = see("package-copies", target)
 
-    assert seen.status is WARNING
-    assert seen.found == f"a second vllm in {decoy / 'vllm'}"
+    assert seen.severity is WARNING
+    assert seen.what == f"a second vllm in {decoy / 'vllm'}"
 
 
 @pytest.mark.parametrize(
@@ -991,8 +991,8 @@ def test_a_decoy_in_a_usual_place_is_named(machine: Machine, see: See, place: st
 
     (seen,) = see("package-copies")
 
-    assert seen.status is WARNING
-    assert seen.found == f"a second vllm_ascend in {machine.root / place / 'vllm_ascend'}"
+    assert seen.severity is WARNING
+    assert seen.what == f"a second vllm_ascend in {machine.root / place / 'vllm_ascend'}"
 
 
 @pytest.mark.parametrize(
@@ -1000,15 +1000,15 @@ def test_a_decoy_in_a_usual_place_is_named(machine: Machine, see: See, place: st
     [((3, 11, 7), OK), ((3, 10, 12), NOTE), ((3, 12, 1), PROBLEM), ((3, 9, 0), PROBLEM)],
 )
 def test_the_python_is_held_against_the_one_of_the_release(
-    see: See, installed: Target, version: tuple[int, ...], status: Status
+    see: See, installed: Target, version: tuple[int, ...], status: Severity
 ) -> None:
     assert installed.python
     machines.python(installed.python.parent, version)
 
     seen = see("interpreter")
 
-    assert [one.status for one in seen] == [status]
-    assert f"Python {'.'.join(map(str, version))}" in seen[0].found
+    assert [one.severity for one in seen] == [status]
+    assert f"Python {'.'.join(map(str, version))}" in seen[0].what
 
 
 def test_a_python_that_does_not_run_is_a_problem_and_no_traceback(see: See, installed: Target) -> None:
@@ -1017,9 +1017,9 @@ def test_a_python_that_does_not_run_is_a_problem_and_no_traceback(see: See, inst
 
     (seen,) = see("interpreter")
 
-    assert seen.status is PROBLEM
-    assert seen.found == f"{installed.python} gives no answer"
-    assert [one.status for one in see("python-packages")] == [UNSEEN]
+    assert seen.severity is PROBLEM
+    assert seen.what == f"{installed.python} gives no answer"
+    assert [one.severity for one in see("python-packages")] == [UNSEEN]
 
 
 def test_a_vllm_command_of_another_python_is_named(
@@ -1029,9 +1029,9 @@ def test_a_vllm_command_of_another_python_is_named(
     machines.vllm_command(tmp_path / "path", other)
     monkeypatch.setenv("PATH", machines.path_of(tmp_path / "path"))
 
-    (seen,) = (one for one in see("interpreter") if one.status is WARNING)
+    (seen,) = (one for one in see("interpreter") if one.severity is WARNING)
 
-    assert seen.found.startswith(f"the vllm command runs with {other}, not with ")
+    assert seen.what.startswith(f"the vllm command runs with {other}, not with ")
 
 
 @pytest.mark.parametrize(
@@ -1048,7 +1048,7 @@ def test_a_vllm_command_of_another_python_is_named(
     ],
 )
 def test_a_package_off_its_pin_is_named_with_the_pin(
-    see: See, installed: Target, name: str, version: str | None, status: Status
+    see: See, installed: Target, name: str, version: str | None, status: Severity
 ) -> None:
     assert installed.python
     versions = {key: value for key, value in machines.VERSIONS.items() if key != name}
@@ -1056,8 +1056,8 @@ def test_a_package_off_its_pin_is_named_with_the_pin(
 
     (seen,) = see("python-packages")
 
-    assert seen.status is status
-    assert seen.found.startswith(f"{name} {version or 'is not installed'}")
+    assert seen.severity is status
+    assert seen.what.startswith(f"{name} {version or 'is not installed'}")
     assert seen.cure.startswith(
         f"{installed.python} -m pip install --no-deps {seen.expected.replace(' ', '==')}"
     )
@@ -1069,8 +1069,8 @@ def test_a_second_triton_is_named(see: See, installed: Target) -> None:
 
     (seen,) = see("python-packages")
 
-    assert seen.status is WARNING
-    assert seen.found == "triton 3.6.0 beside triton-ascend"
+    assert seen.severity is WARNING
+    assert seen.what == "triton 3.6.0 beside triton-ascend"
 
 
 def test_a_real_python_is_asked_for_its_metadata_and_imports_nothing(
@@ -1086,9 +1086,9 @@ def test_a_real_python_is_asked_for_its_metadata_and_imports_nothing(
 
     (seen,) = see("python-packages", replace(installed, python=Path(sys.executable)))
 
-    assert seen.status is OK
+    assert seen.severity is OK
     assert (
-        seen.found
+        seen.what
         == "torch 2.10.0+cpu, torch-npu 2.10.0, torchvision 0.25.0, transformers 5.5.3, triton-ascend 3.2.1"
     )
 
@@ -1102,8 +1102,8 @@ def test_a_python_without_torch_is_no_matter_where_there_is_no_installation(
 
     (seen,) = see("python-packages", TargetNotFound("none", "none"))
 
-    assert seen.status is UNSEEN
-    assert seen.found == f"{other} has no torch: it is not the Python that serves"
+    assert seen.severity is UNSEEN
+    assert seen.what == f"{other} has no torch: it is not the Python that serves"
 
 
 def test_a_bare_folder_is_read_by_its_dist_info(see: See, installed: Target) -> None:
@@ -1114,17 +1114,17 @@ def test_a_bare_folder_is_read_by_its_dist_info(see: See, installed: Target) -> 
 
     target = replace(installed, python=None)
 
-    assert [one.found for one in see("python-packages", target)] == ["torch-npu 2.9.0"]
-    assert [one.status for one in see("interpreter", target)] == [UNSEEN]
+    assert [one.what for one in see("python-packages", target)] == ["torch-npu 2.9.0"]
+    assert [one.severity for one in see("interpreter", target)] == [UNSEEN]
 
 
 def test_a_build_for_another_chip_is_a_problem(see: See, installed: Target) -> None:
     info = installed.locations["vllm_ascend"].folder / "_build_info.py"
     info.write_text("__device_type__ = 'A3'\n")
 
-    (seen,) = (one for one in see("chips") if one.status is PROBLEM)
+    (seen,) = (one for one in see("chips") if one.severity is PROBLEM)
 
-    assert seen.found == "vllm-ascend was built for A3, the cards are Atlas A2 (910B)"
+    assert seen.what == "vllm-ascend was built for A3, the cards are Atlas A2 (910B)"
     assert "does not match the installed version's device type" in seen.why
 
 
@@ -1136,7 +1136,7 @@ def test_a_variable_that_a_source_file_reads_is_not_dead(
 
     (seen,) = see("dead-variables")
 
-    assert seen.status is OK
+    assert seen.severity is OK
 
 
 @pytest.mark.parametrize("name", ["VLLM_MY_API_KEY", "VLLM_HUB_TOKEN"])
@@ -1145,7 +1145,7 @@ def test_a_secret_stays_out_of_the_report(machine: Machine, see: See, name: str)
 
     (seen,) = see("dead-variables")
 
-    assert seen.found == f"{name}=(not shown)"
+    assert seen.what == f"{name}=(not shown)"
 
 
 def test_whether_a_variable_is_read_is_not_guessed_without_an_installation(
@@ -1155,7 +1155,7 @@ def test_whether_a_variable_is_read_is_not_guessed_without_an_installation(
 
     (seen,) = see("dead-variables", TargetNotFound("none", "none"))
 
-    assert seen.status is UNSEEN
+    assert seen.severity is UNSEEN
 
 
 # --- what the command line names --------------------------------------------------------
@@ -1166,20 +1166,20 @@ def test_a_model_folder_that_is_there_is_left_to_check_model(machine: Machine, s
 
     (seen,) = see("model-folder", model=Path("/models/step"))
 
-    assert seen.status is OK
-    assert "{kit} check-model /models/step" in seen.found
+    assert seen.severity is OK
+    assert "{kit} check-model /models/step" in seen.what
 
 
 def test_a_model_folder_that_is_not_mounted_is_a_problem(see: See) -> None:
     (seen,) = see("model-folder", model=Path("/models/step"))
 
-    assert seen.status is PROBLEM
+    assert seen.severity is PROBLEM
     assert seen.cure == "ls -la /models/step"
 
 
 @pytest.mark.parametrize(("free", "status"), [(400, NOTE), (300, PROBLEM)])
 def test_the_room_for_the_missing_shards_is_computed(
-    machine: Machine, see: See, free: int, status: Status
+    machine: Machine, see: See, free: int, status: Severity
 ) -> None:
     # 402,730,656,512 bytes less 10 GiB are 365.1 GiB.
     machine.write("models/step/config.json", "{}")
@@ -1187,20 +1187,20 @@ def test_the_room_for_the_missing_shards_is_computed(
         shard.truncate(10 * GIB)
     room(1000, free)(machine)
 
-    (seen,) = (one for one in see("disk", model=Path("/models/step")) if one.status is not OK)
+    (seen,) = (one for one in see("disk", model=Path("/models/step")) if one.severity is not OK)
 
-    assert seen.status is status
-    assert "365.1 GiB" in seen.found + seen.expected
+    assert seen.severity is status
+    assert "365.1 GiB" in seen.what + seen.expected
 
 
 @pytest.mark.parametrize(
     ("port", "uid", "status"), [(80, 1000, PROBLEM), (80, 0, OK), (0, 0, PROBLEM), (70000, 0, PROBLEM)]
 )
 def test_a_port_that_cannot_be_served_on_is_a_problem(
-    machine: Machine, see: See, port: int, uid: int, status: Status
+    machine: Machine, see: See, port: int, uid: int, status: Severity
 ) -> None:
     machine.overrides["uid"] = uid
 
     (seen,) = see("serve-port", port=port)
 
-    assert seen.status is status
+    assert seen.severity is status

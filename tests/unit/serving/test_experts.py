@@ -223,7 +223,7 @@ def test_quantised_experts_are_refused_as_such_and_not_called_missing(tmp_path: 
 def test_36288_expert_tensors_of_the_published_size_are_compared_by_name() -> None:
     from serving.model import model_config
 
-    config = model_config.read(published_config(), None, None).config
+    config = model_config.read(published_config(), None).config
     assert config is not None
     names = frozenset(f"model.layers.{layer}.moe.experts.0.up_proj.weight" for layer in range(3, 45))
 

@@ -12,8 +12,10 @@ from patchkit import transaction
 from patchkit.errors import Refused
 from patchkit.release import Release
 from patchkit.target import Target
+from serving.findings import Severity
 from serving.start import preflight, profiles
 from serving.start.preflight import Preflight, Start
+from serving.typed import Typed
 from unit.serving.machines import Machine
 from unit.serving.model_folders import ModelFolder
 
@@ -25,7 +27,7 @@ def start(tmp_path: Path) -> Start:
 
 
 def subjects(found: Preflight) -> set[str]:
-    return {remark.subject for remark in found.remarks}
+    return {finding.subject for finding in found.findings}
 
 
 def seen(start: Start, machine: Machine, small_set: Release, installed: Target) -> Preflight:
@@ -80,7 +82,7 @@ def test_what_the_doctor_finds_is_passed_on_and_problems_stop(
     found = preflight.look(start, host, small_set, installed)
     assert found.failed
     assert "FlashComm1 is broken" in preflight.text(found)
-    assert "{kit}" not in preflight.text(found, "scripts/kit")
+    assert "{kit}" not in preflight.text(found, Typed("scripts/kit"))
 
 
 def test_a_context_that_does_not_fit_stops(
@@ -98,7 +100,7 @@ def test_a_context_beyond_the_model_stops(
     start: Start, machine: Machine, small_set: Release, installed: Target
 ) -> None:
     found = seen(start, machine, small_set, installed)  # the profile's 65536, of a model of 4096
-    assert [remark.stops for remark in found.remarks if remark.subject == "plan"] == [True]
+    assert [one.severity for one in found.findings if one.subject == "plan"] == [Severity.PROBLEM]
     assert "4096" in preflight.text(found)
 
 

@@ -51,7 +51,7 @@ def says(message: dict[str, Any], finish: str = "stop", **usage: int) -> Fake:
 
 def test_a_healthy_server_passes() -> None:
     report = smoke_of(Fake())
-    assert not report.failed, report.text
+    assert not report.failed, smoke.text(report)
     assert {finding.severity for finding in report.findings} == {Severity.OK}
     assert {"health", "model", "tokenizer", "chinese", "prompt-tokens", "reasoning", "multi-turn"} <= {
         finding.name for finding in report.findings
@@ -59,7 +59,7 @@ def test_a_healthy_server_passes() -> None:
     assert {"streaming", "picture", "pictures", "tools", "tool-call", "parallel"} <= {
         finding.name for finding in report.findings
     }
-    assert report.text.splitlines()[-1].startswith("passed: no problem")
+    assert smoke.text(report).splitlines()[-1].startswith("passed: no problem")
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_healthy_server_passes() -> None:
 def test_each_faulty_reply_has_its_own_sentence(fake: Fake, fails: bool, expected: str) -> None:
     report = smoke_of(fake)
     assert report.failed is fails
-    assert expected in report.text
+    assert expected in smoke.text(report)
 
 
 def test_faults_do_not_stand_for_one_another() -> None:
@@ -112,8 +112,8 @@ def test_what_only_a_real_checkpoint_can_do_is_asked_of_it_alone() -> None:
 def test_a_name_that_is_not_served_lists_those_that_are() -> None:
     report = smoke_of(Fake(names=("one", "two")), Options(model="step3p7"))
     assert report.failed
-    assert "'step3p7' is not served; the server has: one, two" in report.text
-    assert "--model one" in report.text
+    assert "'step3p7' is not served; the server has: one, two" in smoke.text(report)
+    assert "--model one" in smoke.text(report)
 
 
 def test_a_closed_port_is_named() -> None:
@@ -121,12 +121,12 @@ def test_a_closed_port_is_named() -> None:
         port = taken.getsockname()[1]
     report = smoke.run(f"http://127.0.0.1:{port}", QUICK)
     assert report.failed
-    assert f"nothing listens at http://127.0.0.1:{port}" in report.text
+    assert f"nothing listens at http://127.0.0.1:{port}" in smoke.text(report)
 
 
 def test_pictures_that_do_not_reach_the_model() -> None:
     report = smoke_of(says({"content": "蓝色"}, prompt=60))
-    assert "60 prompt_tokens, where the pictures alone take 171" in report.text
+    assert "60 prompt_tokens, where the pictures alone take 171" in smoke.text(report)
 
 
 def test_a_server_without_tool_parser_is_not_failed() -> None:
@@ -137,8 +137,8 @@ def test_a_server_without_tool_parser_is_not_failed() -> None:
 
     report = smoke_of(Fake(chat, tokenizes=False))
     assert not report.failed
-    assert "tools: not run: the server has no tool parser" in report.text
-    assert "tokenizer: not run: the server has no /tokenize" in report.text
+    assert "tools: not run: the server has no tool parser" in smoke.text(report)
+    assert "tokenizer: not run: the server has no /tokenize" in smoke.text(report)
 
 
 def test_a_malformed_tool_call() -> None:
@@ -148,7 +148,7 @@ def test_a_malformed_tool_call() -> None:
         answer = reply({"content": None, "tool_calls": [call]}, "tool_calls")
         return (200, answer) if request.get("tools") else good_chat(request)
 
-    assert "has arguments that are no JSON" in smoke_of(Fake(chat)).text
+    assert "has arguments that are no JSON" in smoke.text(smoke_of(Fake(chat)))
 
 
 def test_eight_requests_are_in_flight_at_once() -> None:
@@ -160,14 +160,14 @@ def test_eight_requests_are_in_flight_at_once() -> None:
         return good_chat(request)
 
     report = smoke_of(Fake(chat))
-    assert not report.failed, report.text
-    assert "parallel: 8 answers, 96 tokens in" in report.text
+    assert not report.failed, smoke.text(report)
+    assert "parallel: 8 answers, 96 tokens in" in smoke.text(report)
 
 
 def test_the_key_is_sent_and_its_absence_is_told() -> None:
     assert not smoke_of(Fake(key="secret"), Options(key="secret", timeout=5)).failed
     without = smoke_of(Fake(key="secret"))
-    assert "wants an API key" in without.text
+    assert "wants an API key" in smoke.text(without)
 
 
 def test_a_proxy_of_the_environment_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +182,7 @@ def test_waiting_for_a_server_that_is_still_loading(monkeypatch: pytest.MonkeyPa
     timer = threading.Timer(0.2, lambda: setattr(fake, "health", 200))
     timer.start()
     assert not smoke_of(fake, Options(timeout=5, wait=5)).failed
-    assert "HTTP 503" in smoke_of(Fake(health=503)).text
+    assert "HTTP 503" in smoke.text(smoke_of(Fake(health=503)))
 
 
 @pytest.mark.parametrize(
@@ -202,13 +202,13 @@ def test_waiting_for_a_server_that_is_still_loading(monkeypatch: pytest.MonkeyPa
 def test_each_broken_exchange_has_a_sentence(raw: bytes, expected: str) -> None:
     report = smoke_of(Fake(raw=raw))
     assert report.failed
-    assert expected in report.text
+    assert expected in smoke.text(report)
 
 
 def test_a_server_that_does_not_answer_in_time() -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
         report = smoke.run(f"http://127.0.0.1:{silent.getsockname()[1]}", Options(timeout=0.2))
-    assert "took longer than 0.2 s" in report.text
+    assert "took longer than 0.2 s" in smoke.text(report)
 
 
 def test_an_answer_that_drips_is_given_up_at_the_deadline() -> None:
@@ -227,21 +227,21 @@ def test_an_answer_that_drips_is_given_up_at_the_deadline() -> None:
         threading.Thread(target=drip, args=(listener, enough), daemon=True).start()
         report = smoke.run(f"http://127.0.0.1:{listener.getsockname()[1]}", Options(timeout=0.5))
         enough.set()
-    assert "took longer than 0.5 s" in report.text
+    assert "took longer than 0.5 s" in smoke.text(report)
     assert report.seconds < 3
 
 
 def test_plain_http_where_https_was_asked_for() -> None:
     with serving(Fake()) as fake:
         report = smoke.run(fake.url.replace("http:", "https:"), QUICK)
-    assert "does not speak TLS" in report.text
+    assert "does not speak TLS" in smoke.text(report)
 
 
 def test_a_stream_that_breaks_off() -> None:
     def chat(request: dict[str, Any]) -> tuple[int, bytes]:
         return (200, stream("一", "二", ends=False)) if request.get("stream") else good_chat(request)
 
-    assert "breaks off after 2 pieces, before [DONE]" in smoke_of(Fake(chat)).text
+    assert "breaks off after 2 pieces, before [DONE]" in smoke.text(smoke_of(Fake(chat)))
 
 
 def test_a_stream_that_reports_an_error() -> None:
@@ -249,13 +249,13 @@ def test_a_stream_that_reports_an_error() -> None:
         body = b'data: {"error": {"message": "engine died"}}\n\n'
         return (200, body) if request.get("stream") else good_chat(request)
 
-    assert "the stream reports an error" in smoke_of(Fake(chat)).text
+    assert "the stream reports an error" in smoke.text(smoke_of(Fake(chat)))
 
 
 def test_an_endless_answer_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "_LIMIT", 1 << 20)
     body = b"HTTP/1.1 200 OK\r\n\r\n" + b" " * (3 << 20)
-    assert "sent more than 1 MiB" in smoke_of(Fake(raw=body)).text
+    assert "sent more than 1 MiB" in smoke.text(smoke_of(Fake(raw=body)))
 
 
 @pytest.mark.parametrize(
@@ -285,7 +285,7 @@ def test_a_key_that_would_break_the_header() -> None:
 
 
 def test_the_report_for_a_program() -> None:
-    answer = json.loads(json.dumps(smoke_of(says({"content": None})).as_json))
+    answer = json.loads(json.dumps(smoke.as_json(smoke_of(says({"content": None})))))
     assert answer["failed"] is True
     assert "chinese-overflow" in {finding["name"] for finding in answer["findings"]}
 
@@ -313,7 +313,7 @@ def test_prompt_tokens_are_held_against_the_model_folder(tmp_path: Path) -> None
     vocab = {letter: number for number, letter in enumerate(sorted(set(letters)))}
     (tmp_path / "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocab}}))
     report = smoke_of(Fake(), Options(timeout=5, folder=tmp_path))
-    assert f"60 for {len(questions.QUESTION)} characters, expected {len(letters)} to" in report.text
+    assert f"60 for {len(questions.QUESTION)} characters, expected {len(letters)} to" in smoke.text(report)
 
 
 def sentence_of(function: Callable[[bytes], object], body: bytes) -> str:

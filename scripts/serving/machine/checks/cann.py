@@ -6,8 +6,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from serving.findings import Finding
+
 from .. import reference
-from ..diagnosis import Check, Group, Observation, not_looked_at, ok, problem, warning
+from ..diagnosis import Check, Group, not_looked_at, ok, problem, warning
 from ..patient import Patient
 from .machine import hal_folder
 
@@ -25,7 +27,7 @@ def _home(patient: Patient) -> str:
     return next((folder for folder in folders if patient.host.is_folder(folder)), "")
 
 
-def _cann(patient: Patient) -> Iterable[Observation]:
+def _cann(patient: Patient) -> Iterable[Finding]:
     home = _home(patient)
     if not home:
         yield problem(
@@ -60,7 +62,7 @@ def _read_version(patient: Patient, home: str) -> str:
     return match[1] if match else ""
 
 
-def _version(version: str, home: str) -> Observation:
+def _version(version: str, home: str) -> Finding:
     if version == reference.CANN:
         return ok(f"CANN {version} in {home}")
     return warning(
@@ -78,7 +80,7 @@ def _atb_folder(patient: Patient) -> str:
     return next((f"{home}/lib" for home in homes if host.exists(f"{home}/lib/libatb.so")), "")
 
 
-def _cann_variables(patient: Patient) -> Iterable[Observation]:
+def _cann_variables(patient: Patient) -> Iterable[Finding]:
     host, home = patient.host, _home(patient)
     if not home:
         return [not_looked_at("there is no CANN (see cann)")]
@@ -120,7 +122,7 @@ def _not_on_the_path(patient: Patient, home: str) -> list[str]:
     ]
 
 
-def _visible_devices(patient: Patient) -> Iterable[Observation]:
+def _visible_devices(patient: Patient) -> Iterable[Finding]:
     name = "ASCEND_RT_VISIBLE_DEVICES"
     value = patient.host.environment.get(name)
     if value is None:
@@ -140,7 +142,7 @@ def _visible_devices(patient: Patient) -> Iterable[Observation]:
     return [one for one in found if one] or [ok(f"{name}={value}")]
 
 
-def _bad_ids(name: str, ids: list[str], wanted: str, patient: Patient) -> Observation | None:
+def _bad_ids(name: str, ids: list[str], wanted: str, patient: Patient) -> Finding | None:
     chips = len(patient.cards.chips) if patient.cards else None
     beyond = [part for part in ids if chips is not None and int(part) >= chips]
     twice = sorted({part for part in ids if ids.count(part) > 1})
@@ -155,7 +157,7 @@ def _bad_ids(name: str, ids: list[str], wanted: str, patient: Patient) -> Observ
     )
 
 
-def _too_few_ids(name: str, ids: list[str], wanted: str) -> Observation | None:
+def _too_few_ids(name: str, ids: list[str], wanted: str) -> Finding | None:
     if len(set(ids)) >= reference.CARDS:
         return None
     return problem(

@@ -6,8 +6,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from serving.findings import Finding
+
 from .. import reference
-from ..diagnosis import Check, Group, Observation, not_looked_at, note, ok, problem, warning
+from ..diagnosis import Check, Group, not_looked_at, note, ok, problem, warning
 from ..host import Space
 from ..patient import Patient
 from ..sockets import Socket, owner
@@ -36,7 +38,7 @@ _LAST_PRIVILEGED = 1023
 _EPHEMERAL_DEFAULT = (32768, 60999)
 
 
-def _shared_memory(patient: Patient) -> Iterable[Observation]:
+def _shared_memory(patient: Patient) -> Iterable[Finding]:
     is_there = patient.host.is_folder(reference.SHARED_MEMORY)
     space = patient.host.space(reference.SHARED_MEMORY) if is_there else Space(0, 0)
     if space is None:
@@ -60,7 +62,7 @@ def _shared_memory(patient: Patient) -> Iterable[Observation]:
     ]
 
 
-def _user(patient: Patient) -> Iterable[Observation]:
+def _user(patient: Patient) -> Iterable[Finding]:
     host = patient.host
     if host.user:
         return [ok(f"uid {host.uid} is {host.user[0]}")]
@@ -77,7 +79,7 @@ def _user(patient: Patient) -> Iterable[Observation]:
     ]
 
 
-def _home_folder(patient: Patient) -> Iterable[Observation]:
+def _home_folder(patient: Patient) -> Iterable[Finding]:
     closed = [folder for folder in _cache_folders(patient) if not _may_fill(patient, folder)]
     if not closed:
         return [ok(f"caches may be written below {patient.host.home}")]
@@ -103,13 +105,13 @@ def _may_fill(patient: Patient, folder: str) -> bool:
     return patient.host.is_folder(there) and patient.host.permits(there, write=True)
 
 
-def _disk(patient: Patient) -> Iterable[Observation]:
+def _disk(patient: Patient) -> Iterable[Finding]:
     yield from _room_for_caches(patient)
     if patient.model is not None:
         yield from _room_for_weights(patient, str(patient.model))
 
 
-def _room_for_caches(patient: Patient) -> Iterable[Observation]:
+def _room_for_caches(patient: Patient) -> Iterable[Finding]:
     host = patient.host
     enough = []
     for folder in dict.fromkeys([_TEMPORARY, *_cache_folders(patient)]):
@@ -129,7 +131,7 @@ def _room_for_caches(patient: Patient) -> Iterable[Observation]:
         yield ok(f"free in {', '.join(enough)}")
 
 
-def _room_for_weights(patient: Patient, model: str) -> Iterable[Observation]:
+def _room_for_weights(patient: Patient, model: str) -> Iterable[Finding]:
     missing = reference.CHECKPOINT_BYTES - _weights(patient, model)
     if missing <= 0:
         return
@@ -152,7 +154,7 @@ def _weights(patient: Patient, model: str) -> int:
     return sum(patient.host.size(f"{model}/{name}") for name in names)
 
 
-def _model_folder(patient: Patient) -> Iterable[Observation]:
+def _model_folder(patient: Patient) -> Iterable[Finding]:
     if patient.model is None:
         return [not_looked_at("no model folder was named (--model DIR)")]
     model = str(patient.model)
@@ -168,7 +170,7 @@ def _model_folder(patient: Patient) -> Iterable[Observation]:
     ]
 
 
-def _serve_port(patient: Patient) -> Iterable[Observation]:
+def _serve_port(patient: Patient) -> Iterable[Finding]:
     port = patient.port
     if not 1 <= port <= _LAST_PORT:
         return [_bad_port(port)]
@@ -201,7 +203,7 @@ def _serve_port(patient: Patient) -> Iterable[Observation]:
     ]
 
 
-def _bad_port(port: int) -> Observation:
+def _bad_port(port: int) -> Finding:
     return problem(
         f"port {port}",
         expected=f"a number from 1 to {_LAST_PORT}",
@@ -215,7 +217,7 @@ def _by(patient: Patient, socket: Socket) -> str:
     return f" by {name}" if name else ""
 
 
-def _hccl_ports(patient: Patient) -> Iterable[Observation]:
+def _hccl_ports(patient: Patient) -> Iterable[Finding]:
     host = patient.host
     ranges = host.variable("HCCL_HOST_SOCKET_PORT_RANGE")
     if ranges == "auto":
@@ -249,7 +251,7 @@ def _from_base(text: str) -> frozenset[int]:
     return frozenset(range(int(match[1]), int(match[1]) + _HCCL_COUNT))
 
 
-def _bad_port_variable(variable: str, value: str) -> Observation:
+def _bad_port_variable(variable: str, value: str) -> Finding:
     expected = (
         "a number from 1024 to 65520"
         if variable == "HCCL_IF_BASE_PORT"
@@ -263,7 +265,7 @@ def _bad_port_variable(variable: str, value: str) -> Observation:
     )
 
 
-def _ports_held(patient: Patient, variable: str, ports: frozenset[int], held: list[Socket]) -> Observation:
+def _ports_held(patient: Patient, variable: str, ports: frozenset[int], held: list[Socket]) -> Finding:
     first = min(held, key=lambda socket: (not socket.listens, socket.port))
     assert patient.sockets is not None  # noqa: S101 - the held ones came from there
     say = problem if first.listens else warning
@@ -285,7 +287,7 @@ def _free_base(sockets: tuple[Socket, ...]) -> int:
     return next(free, 61000)
 
 
-def _open_to_others(patient: Patient, ports: frozenset[int]) -> Observation | None:
+def _open_to_others(patient: Patient, ports: frozenset[int]) -> Finding | None:
     """A note where the kernel may give one of the ports to an outgoing connection at any moment."""
     low, high = _ephemeral(patient)
     reserved = _ranges((patient.host.text("/proc/sys/net/ipv4/ip_local_reserved_ports") or "").strip())

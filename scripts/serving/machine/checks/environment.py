@@ -11,9 +11,10 @@ from pathlib import Path
 
 from patchkit.state import MAX_SOURCE_BYTES
 from patchkit.target import Target
+from serving.findings import Finding, Severity
 
 from .. import reference
-from ..diagnosis import Check, Group, Observation, Status, not_looked_at, note, ok, problem, warning
+from ..diagnosis import Check, Group, finding, not_looked_at, note, ok, problem, warning
 from ..npu_smi import Family
 from ..patient import Patient
 
@@ -28,7 +29,7 @@ class Rule:
 
     variable: str
     applies: Callable[[str], bool]
-    status: Status
+    severity: Severity
     expected: str
     why: str
     cure: str
@@ -62,7 +63,7 @@ BREAKS_THE_MODEL = (
     Rule(
         "VLLM_ASCEND_ENABLE_FLASHCOMM1",
         _is_on,
-        Status.PROBLEM,
+        Severity.PROBLEM,
         "unset, or 0",
         "FlashComm1 is broken for this model in this release",
         "unset VLLM_ASCEND_ENABLE_FLASHCOMM1",
@@ -70,7 +71,7 @@ BREAKS_THE_MODEL = (
     Rule(
         "VLLM_ASCEND_FLASHCOMM2_PARALLEL_SIZE",
         _is_on,
-        Status.WARNING,
+        Severity.WARNING,
         "unset, or 0",
         "FlashComm2 wants FlashComm1 beside it, which is broken for this model; it was not tried",
         "unset VLLM_ASCEND_FLASHCOMM2_PARALLEL_SIZE",
@@ -78,7 +79,7 @@ BREAKS_THE_MODEL = (
     Rule(
         "ASCEND_LAUNCH_BLOCKING",
         lambda value: value == "1",
-        Status.PROBLEM,
+        Severity.PROBLEM,
         "unset, or 0",
         "vllm-ascend stops with: ACL graph is incompatible with ASCEND_LAUNCH_BLOCKING=1",
         "unset ASCEND_LAUNCH_BLOCKING",
@@ -86,7 +87,7 @@ BREAKS_THE_MODEL = (
     Rule(
         "VLLM_PORT",
         _is_no_number,
-        Status.PROBLEM,
+        Severity.PROBLEM,
         "unset, or a number",
         "Kubernetes sets it for a service named vllm, and vLLM takes it for its own internal port and stops",
         "unset VLLM_PORT    # Kubernetes: enableServiceLinks: false, or another service name",
@@ -94,7 +95,7 @@ BREAKS_THE_MODEL = (
     Rule(
         "VLLM_PLUGINS",
         lambda value: "ascend" not in value.split(","),
-        Status.PROBLEM,
+        Severity.PROBLEM,
         "unset, or a list with ascend in it",
         "vLLM loads the named plugins alone, so it finds no NPU platform",
         "unset VLLM_PLUGINS",
@@ -117,7 +118,7 @@ WITHOUT_EFFECT = (
     Rule(
         "VLLM_ASCEND_ENABLE_PREFETCH_MLP",
         _is_set,
-        Status.WARNING,
+        Severity.WARNING,
         "unset",
         "nothing in this release reads it; its successor, weight_prefetch_config in --additional-config, is "
         "broken for this model",
@@ -126,7 +127,7 @@ WITHOUT_EFFECT = (
     Rule(
         "TASK_QUEUE_ENABLE",
         lambda value: value == "1",
-        Status.NOTE,
+        Severity.NOTE,
         "nothing to do",
         "the image sets it already",
         "",
@@ -134,7 +135,7 @@ WITHOUT_EFFECT = (
     Rule(
         "PYTORCH_NPU_ALLOC_CONF",
         lambda value: value == "expandable_segments:True",
-        Status.NOTE,
+        Severity.NOTE,
         "nothing to do",
         "vllm-ascend sets it by itself",
         "",
@@ -142,7 +143,7 @@ WITHOUT_EFFECT = (
     Rule(
         "CUDA_VISIBLE_DEVICES",
         _is_set,
-        Status.NOTE,
+        Severity.NOTE,
         "ASCEND_RT_VISIBLE_DEVICES",
         "it chooses no NPU",
         "export ASCEND_RT_VISIBLE_DEVICES=0,1,2,3,4,5,6,7",
@@ -153,7 +154,7 @@ MEMORY = (
     Rule(
         "PYTORCH_NPU_ALLOC_CONF",
         lambda value: _limits_splitting(value) and _expands(value),
-        Status.PROBLEM,
+        Severity.PROBLEM,
         "expandable_segments:True alone",
         "torch_npu takes max_split_size_mb or garbage_collection_threshold only without expandable segments",
         "unset PYTORCH_NPU_ALLOC_CONF",
@@ -163,7 +164,7 @@ MEMORY = (
         lambda value: (
             (_limits_splitting(value) and not _expands(value)) or "expandable_segments:False" in value
         ),
-        Status.WARNING,
+        Severity.WARNING,
         "expandable_segments:True",
         "without expandable segments memory splinters, and long prompts run out of it early",
         "unset PYTORCH_NPU_ALLOC_CONF    # vllm-ascend then sets expandable_segments:True",
@@ -171,23 +172,21 @@ MEMORY = (
 )
 
 
-def _judge(patient: Patient, rules: Iterable[Rule]) -> list[Observation]:
+def _judge(patient: Patient, rules: Iterable[Rule]) -> list[Finding]:
     values = patient.host.environment
     return [
-        Observation(
-            rule.status, f"{rule.variable}={values[rule.variable]}", rule.expected, rule.why, rule.cure
-        )
+        finding(rule.severity, f"{rule.variable}={values[rule.variable]}", rule.expected, rule.why, rule.cure)
         for rule in rules
         if rule.variable in values and rule.applies(values[rule.variable])
     ]
 
 
-def _model_variables(patient: Patient) -> Iterable[Observation]:
+def _model_variables(patient: Patient) -> Iterable[Finding]:
     found = [*_judge(patient, BREAKS_THE_MODEL), *_fused_mc2(patient), *_no_integers(patient)]
     return found or [ok("none is set that breaks this model")]
 
 
-def _fused_mc2(patient: Patient) -> Iterator[Observation]:
+def _fused_mc2(patient: Patient) -> Iterator[Finding]:
     """Only the A3 branch of vllm_ascend/ascend_forward_context.py chooses the fused operator."""
     name = "VLLM_ASCEND_ENABLE_FUSED_MC2"
     value = patient.host.variable(name)
@@ -204,7 +203,7 @@ def _fused_mc2(patient: Patient) -> Iterator[Observation]:
     )
 
 
-def _no_integers(patient: Patient) -> Iterator[Observation]:
+def _no_integers(patient: Patient) -> Iterator[Finding]:
     for name in INTEGERS:
         value = patient.host.environment.get(name)
         if value is not None and _is_no_number(value):
@@ -216,7 +215,7 @@ def _no_integers(patient: Patient) -> Iterator[Observation]:
             )
 
 
-def _dead_variables(patient: Patient) -> Iterable[Observation]:
+def _dead_variables(patient: Patient) -> Iterable[Finding]:
     found = [*_judge(patient, WITHOUT_EFFECT), *_unread(patient)]
     return found or [ok("none is set that does nothing")]
 
@@ -233,7 +232,7 @@ def _is_secret(name: str) -> bool:
     return any(word in name for word in ("KEY", "TOKEN", "SECRET", "PASSWORD"))
 
 
-def _unread(patient: Patient) -> Iterator[Observation]:
+def _unread(patient: Patient) -> Iterator[Finding]:
     """Variables named for vLLM that no source file of the two packages mentions."""
     spoken_of = {rule.variable for rule in (*WITHOUT_EFFECT, *BREAKS_THE_MODEL)} | {*INTEGERS}
     names = {
@@ -282,11 +281,11 @@ def _sources(folder: Path) -> Iterator[Path]:
         yield from (Path(parent, name) for name in names if name.endswith(".py"))
 
 
-def _memory_variables(patient: Patient) -> Iterable[Observation]:
+def _memory_variables(patient: Patient) -> Iterable[Finding]:
     return _judge(patient, MEMORY) or [ok("PYTORCH_NPU_ALLOC_CONF is unset, or as vllm-ascend has it")]
 
 
-def _threads(patient: Patient) -> Iterable[Observation]:
+def _threads(patient: Patient) -> Iterable[Finding]:
     name = "OMP_NUM_THREADS"
     value = patient.host.environment.get(name)
     if value is None:
@@ -311,7 +310,7 @@ def _threads(patient: Patient) -> Iterable[Observation]:
 _JEMALLOC = "libjemalloc"
 
 
-def _preload(patient: Patient) -> Iterable[Observation]:
+def _preload(patient: Patient) -> Iterable[Finding]:
     """ld.so takes colons and spaces alike; an entry without a slash it looks for by itself."""
     host = patient.host
     entries = [entry for entry in re.split(r"[:\s]+", host.variable("LD_PRELOAD")) if entry]
@@ -332,7 +331,7 @@ def _preload(patient: Patient) -> Iterable[Observation]:
     ]
 
 
-def _absent_preload(patient: Patient, entries: list[str], absent: list[str]) -> Observation:
+def _absent_preload(patient: Patient, entries: list[str], absent: list[str]) -> Finding:
     there = _jemalloc(patient)
     replaced = [there if entry in absent and _JEMALLOC in entry else entry for entry in entries]
     kept = list(dict.fromkeys(entry for entry in replaced if entry and entry not in absent))
@@ -364,7 +363,7 @@ _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 _LOCAL = ("localhost", "127.0.0.1")
 
 
-def _proxy(patient: Patient) -> Iterable[Observation]:
+def _proxy(patient: Patient) -> Iterable[Finding]:
     host = patient.host
     proxies = [name for low in _PROXIES for name in (low, low.upper()) if host.variable(name)]
     if not proxies:
@@ -385,7 +384,7 @@ def _proxy(patient: Patient) -> Iterable[Observation]:
     ]
 
 
-def _offline(patient: Patient) -> Iterable[Observation]:
+def _offline(patient: Patient) -> Iterable[Finding]:
     host = patient.host
     if host.variable("VLLM_USE_MODELSCOPE").lower() == "true":
         yield note(

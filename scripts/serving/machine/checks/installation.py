@@ -13,8 +13,9 @@ from patchkit.errors import KitError
 from patchkit.manifest import Package
 from patchkit.state import Installation, SetState
 from patchkit.target import Location, default_interpreter
+from serving.findings import Finding
 
-from ..diagnosis import Check, Group, Observation, not_looked_at, note, ok, problem, warning
+from ..diagnosis import Check, Group, not_looked_at, note, ok, problem, warning
 from ..patient import Packages, Patient
 
 _WANTED_PYTHON = (3, 11)
@@ -61,7 +62,7 @@ PINS = (
 )
 
 
-def _patch_set(patient: Patient) -> Iterable[Observation]:
+def _patch_set(patient: Patient) -> Iterable[Finding]:
     target = patient.target
     if isinstance(target, KitError):
         yield problem(
@@ -74,7 +75,7 @@ def _patch_set(patient: Patient) -> Iterable[Observation]:
     yield _of_state(state.inspect(patient.release, target))
 
 
-def _of_state(found: Installation) -> Observation:
+def _of_state(found: Installation) -> Finding:
     names = {status.name for status in found.present}
     match found.state:
         case SetState.NATIVE:
@@ -103,7 +104,7 @@ def _of_state(found: Installation) -> Observation:
             )
 
 
-def _package_versions(patient: Patient) -> Iterable[Observation]:
+def _package_versions(patient: Patient) -> Iterable[Finding]:
     target = patient.target
     if isinstance(target, KitError):
         return [not_looked_at(_NO_TARGET)]
@@ -112,7 +113,7 @@ def _package_versions(patient: Patient) -> Iterable[Observation]:
     return [_package(package, location, is_native) for package, location in pairs]
 
 
-def _package(package: Package, location: Location, is_native: bool) -> Observation:
+def _package(package: Package, location: Location, is_native: bool) -> Finding:
     checkout = f", imported from the checkout {location.checkout}" if location.checkout else ""
     found = f"{package.name} {location.version or '(no version)'} in {location.folder}{checkout}"
     if is_native:
@@ -129,7 +130,7 @@ def _package(package: Package, location: Location, is_native: bool) -> Observati
     )
 
 
-def _package_copies(patient: Patient) -> Iterable[Observation]:
+def _package_copies(patient: Patient) -> Iterable[Finding]:
     target = patient.target
     if isinstance(target, KitError):
         return [not_looked_at(_NO_TARGET)]
@@ -167,7 +168,7 @@ def _usual_folders(patient: Patient) -> Iterator[str]:
             yield f"{library}/{python}/dist-packages"
 
 
-def _interpreter(patient: Patient) -> Iterable[Observation]:
+def _interpreter(patient: Patient) -> Iterable[Finding]:
     python, packages = patient.interpreter, patient.packages
     if python is None:
         return [not_looked_at("--root names a folder, not an interpreter")]
@@ -183,7 +184,7 @@ def _interpreter(patient: Patient) -> Iterable[Observation]:
     return [_python_version(python, packages.python), *_vllm_command(python)]
 
 
-def _python_version(python: Path, version: tuple[int, ...]) -> Observation:
+def _python_version(python: Path, version: tuple[int, ...]) -> Finding:
     found = f"Python {'.'.join(map(str, version))} ({python})"
     if version[:2] == _WANTED_PYTHON:
         return ok(found)
@@ -197,7 +198,7 @@ def _python_version(python: Path, version: tuple[int, ...]) -> Observation:
     )
 
 
-def _vllm_command(python: Path) -> Iterator[Observation]:
+def _vllm_command(python: Path) -> Iterator[Finding]:
     behind = default_interpreter()
     if behind.resolve() != python.resolve():
         yield warning(
@@ -208,7 +209,7 @@ def _vllm_command(python: Path) -> Iterator[Observation]:
         )
 
 
-def _python_packages(patient: Patient) -> Iterable[Observation]:
+def _python_packages(patient: Patient) -> Iterable[Finding]:
     packages = patient.packages
     if packages is None:
         return [not_looked_at(f"{patient.interpreter} gives no answer (see interpreter)")]
@@ -226,7 +227,7 @@ def _fits(pin: Pin, packages: Packages) -> bool:
     return versions.parse(packages.versions.get(pin.name, "")) == versions.parse(pin.version)
 
 
-def _odd(pin: Pin, packages: Packages, pip: str) -> Observation:
+def _odd(pin: Pin, packages: Packages, pip: str) -> Finding:
     version = packages.versions.get(pin.name)
     is_bad = pin.need is Need.EXACT or (pin.need is Need.PRESENT and version is None)
     return (problem if is_bad else warning)(
@@ -237,7 +238,7 @@ def _odd(pin: Pin, packages: Packages, pip: str) -> Observation:
     )
 
 
-def _two_tritons(packages: Packages, pip: str) -> Observation:
+def _two_tritons(packages: Packages, pip: str) -> Finding:
     return warning(
         f"triton {packages.versions['triton']} beside triton-ascend",
         expected="triton-ascend alone",

@@ -7,9 +7,10 @@ import re
 from collections.abc import Iterable
 
 from serving.capacity.chips import KEPT_BACK_GIB
+from serving.findings import Finding
 
 from .. import reference
-from ..diagnosis import Check, Group, Observation, not_looked_at, note, ok, problem, warning
+from ..diagnosis import Check, Group, not_looked_at, note, ok, problem, warning
 from ..npu_smi import Chip, Family
 from ..patient import Patient
 
@@ -46,7 +47,7 @@ _FAMILIES = {
 _UNUSABLE = frozenset({Family.P310, Family.FIRST})
 
 
-def _architecture(patient: Patient) -> Iterable[Observation]:
+def _architecture(patient: Patient) -> Iterable[Finding]:
     machine = patient.host.machine
     if machine in _MACHINES:
         return [ok(machine)]
@@ -60,7 +61,7 @@ def _architecture(patient: Patient) -> Iterable[Observation]:
     ]
 
 
-def _operating_system(patient: Patient) -> Iterable[Observation]:
+def _operating_system(patient: Patient) -> Iterable[Finding]:
     text = patient.host.text("/etc/os-release")
     if text is None:
         return [not_looked_at("/etc/os-release cannot be read")]
@@ -81,7 +82,7 @@ def _card_devices(patient: Patient) -> list[str]:
     return [name for name in patient.host.names("/dev") if _CARD_DEVICE.fullmatch(name)]
 
 
-def _devices(patient: Patient) -> Iterable[Observation]:
+def _devices(patient: Patient) -> Iterable[Finding]:
     host = patient.host
     names = host.names("/dev")
     cards = _card_devices(patient)
@@ -110,7 +111,7 @@ def _devices(patient: Patient) -> Iterable[Observation]:
     return [ok(f"{len(cards)} cards and {', '.join(_MANAGERS)}")]
 
 
-def _driver(patient: Patient) -> Iterable[Observation]:
+def _driver(patient: Patient) -> Iterable[Finding]:
     host = patient.host
     folder = hal_folder(patient)
     if not folder:
@@ -149,7 +150,7 @@ def hal_folder(patient: Patient) -> str:
     return next((folder for folder in real if host.exists(f"{folder}/{_HAL}")), "")
 
 
-def _npu_smi(patient: Patient) -> Iterable[Observation]:
+def _npu_smi(patient: Patient) -> Iterable[Finding]:
     host = patient.host
     if not host.npu_smi:
         return [
@@ -179,7 +180,7 @@ def _npu_smi(patient: Patient) -> Iterable[Observation]:
     ]
 
 
-def _chips(patient: Patient) -> Iterable[Observation]:
+def _chips(patient: Patient) -> Iterable[Finding]:
     if patient.cards is None:
         return [not_looked_at("npu-smi printed no table (see npu-smi)")]
     chips = patient.cards.chips
@@ -193,7 +194,7 @@ def _chips(patient: Patient) -> Iterable[Observation]:
     return found or [_as_expected(chips)]
 
 
-def _as_expected(chips: tuple[Chip, ...]) -> Observation:
+def _as_expected(chips: tuple[Chip, ...]) -> Finding:
     names = " and ".join(sorted({chip.name for chip in chips}))
     text = f"{len(chips)} x {names}, {min(chip.total_mib for chip in chips)} MB of HBM each"
     if names == reference.CHIP:
@@ -205,7 +206,7 @@ def _as_expected(chips: tuple[Chip, ...]) -> Observation:
     )
 
 
-def _unhealthy(chips: tuple[Chip, ...]) -> Iterable[Observation]:
+def _unhealthy(chips: tuple[Chip, ...]) -> Iterable[Finding]:
     bad = [chip for chip in chips if chip.health.upper() != "OK"]
     if bad:
         yield problem(
@@ -216,7 +217,7 @@ def _unhealthy(chips: tuple[Chip, ...]) -> Iterable[Observation]:
         )
 
 
-def _family(family: Family, chips: tuple[Chip, ...]) -> Observation:
+def _family(family: Family, chips: tuple[Chip, ...]) -> Finding:
     say = problem if family in _UNUSABLE else warning
     names = ", ".join(sorted({chip.name for chip in chips if chip.family is family}))
     return say(
@@ -229,7 +230,7 @@ def _family(family: Family, chips: tuple[Chip, ...]) -> Observation:
     )
 
 
-def _other_build(patient: Patient) -> Iterable[Observation]:
+def _other_build(patient: Patient) -> Iterable[Finding]:
     built_for = patient.device_type
     others = [family for family in patient.families if family.device_type not in {"", built_for}]
     if built_for and others:
@@ -241,7 +242,7 @@ def _other_build(patient: Patient) -> Iterable[Observation]:
         )
 
 
-def _small(chips: tuple[Chip, ...]) -> Iterable[Observation]:
+def _small(chips: tuple[Chip, ...]) -> Iterable[Finding]:
     smallest = min(chips, key=lambda chip: chip.total_mib)
     if smallest.total_mib < reference.HBM_MIB:
         yield problem(
@@ -252,7 +253,7 @@ def _small(chips: tuple[Chip, ...]) -> Iterable[Observation]:
         )
 
 
-def _few(patient: Patient, chips: tuple[Chip, ...]) -> Iterable[Observation]:
+def _few(patient: Patient, chips: tuple[Chip, ...]) -> Iterable[Finding]:
     # Where the devices themselves are too few, the check of that name says so.
     if len(chips) < reference.CARDS <= len(_card_devices(patient)):
         yield problem(
@@ -264,7 +265,7 @@ def _few(patient: Patient, chips: tuple[Chip, ...]) -> Iterable[Observation]:
         )
 
 
-def _card_processes(patient: Patient) -> Iterable[Observation]:
+def _card_processes(patient: Patient) -> Iterable[Finding]:
     if patient.cards is None:
         return [not_looked_at("npu-smi printed no table (see npu-smi)")]
     full = [chip for chip in patient.cards.chips if chip.used_mib > _most_in_use(chip)]
