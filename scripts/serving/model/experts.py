@@ -24,8 +24,6 @@ _NAME = re.compile(
 _WEIGHT = "weight"
 _VALUES = (_WEIGHT, "weight_packed", "qweight")
 """Kinds that hold an expert's numbers, in vLLM's, compressed-tensors' and GPTQ's names; others scale them."""
-_FEW = 3
-"""Experts that a line names one by one."""
 
 
 @dataclass(frozen=True)
@@ -87,12 +85,15 @@ def _in_layout(weight: Weight, layers: Set[str], names: Set[str]) -> Iterator[We
         yield replace(weight, name=name, shape=weight.shape[1:], shares_parameter=True)
 
 
-def check(names: Iterable[str], wanted: Mapping[str, Weight]) -> Iterator[Finding]:
-    """What is wrong with experts that have tensors of their own, by their flat names alone."""
-    present = frozenset(names)
-    own = {name: found for name in present if (found := parse(name))}
+def check(names: Iterable[str], listed: Set[str], wanted: Mapping[str, Weight]) -> Iterator[Finding]:
+    """What is wrong with experts that have tensors of their own, by their flat names alone.
+
+    ``listed`` are also the names of tensors that are to come: a scale whose weight is in a shard
+    that is missing is not alone.
+    """
+    own = {name: found for name in names if (found := parse(name))}
     quantised = sorted(name for name, found in own.items() if not found.is_weight)
-    alone = [name for name in quantised if not any(value in present for value in own[name].values)]
+    alone = [name for name in quantised if listed.isdisjoint(own[name].values)]
     scaled = sorted(set(quantised) - set(alone))
     if scaled:
         what = f"{len(scaled)} tensors are of quantised experts, which this set does not serve"
@@ -122,22 +123,39 @@ def is_beyond(found: ExpertName, wanted: Mapping[str, Weight]) -> bool:
     return first.weight in wanted and found.weight not in wanted
 
 
+def quantised_weights(names: Iterable[str]) -> frozenset[str]:
+    """The weights that quantised values stand for; they are not missing, whatever else is."""
+    found = (parse(name) for name in names)
+    return frozenset(own.weight for own in found if own and own.kind in _VALUES)
+
+
 def grouped(missing: Iterable[Weight]) -> list[str]:
-    """One line a tensor, and one for the many experts of one projection that a layer lacks."""
-    lines: list[str] = []
-    groups: dict[str, list[Weight]] = {}
+    """One line a tensor, and one for all the experts that lack the same projection of a layer."""
+    groups: dict[str, dict[int, Weight]] = {}
     for weight in missing:
         found = parse(weight.name)
-        groups.setdefault(found.packed if found else weight.name, []).append(weight)
-    for weights in groups.values():
-        first = parse(weights[0].name)
-        if first is None or len(weights) <= _FEW:
-            lines += [described(weight) for weight in weights]
-            continue
-        numbers = [found.expert for weight in weights if (found := parse(weight.name))]
-        span = f"{first.moe}experts.{{{numbers[0]}..{numbers[-1]}}}.{first.projection}.{first.kind}"
-        lines.append(f"{span}: {len(weights)} of them")
-    return lines
+        groups.setdefault(found.packed if found else weight.name, {})[found.expert if found else 0] = weight
+    return [_together(weights) for weights in groups.values()]
+
+
+def _together(weights: Mapping[int, Weight]) -> str:
+    first = next(iter(weights.values()))
+    found = parse(first.name)
+    if found is None or len(weights) == 1:
+        return described(first)
+    name = f"{found.moe}experts.{{{_ranges(weights)}}}.{found.projection}.{found.kind}"
+    return f"{name} {first.dtype} {list(first.shape)}: {len(weights)} of them"
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    """ "0-3,7" """
+    spans: list[tuple[int, int]] = []
+    for number in sorted(numbers):
+        if spans and number == spans[-1][1] + 1:
+            spans[-1] = (spans[-1][0], number)
+        else:
+            spans.append((number, number))
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
 
 
 def described(weight: Weight) -> str:

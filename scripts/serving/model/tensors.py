@@ -44,10 +44,11 @@ def check(config: ModelConfig, shards: Shards) -> tuple[Finding, ...]:
     by_name: dict[str, Found] = {}
     for item in found:
         by_name.setdefault(flat_name(item.name), item)
-    wanted = {weight.name: weight for weight in experts.expected_beside(config, _names(shards))}
+    listed = _names(shards)
+    wanted = {weight.name: weight for weight in experts.expected_beside(config, listed)}
     findings = [
         *_duplicates(found),
-        *experts.check(by_name, wanted),
+        *experts.check(by_name, listed, wanted),
         *_index_against_files(shards, found),
         *_missing(wanted, by_name, shards),
         *_unknown(wanted, by_name),
@@ -135,9 +136,8 @@ def _index_against_files(shards: Shards, found: Iterable[Found]) -> Iterator[Fin
 
 def _missing(wanted: Mapping[str, Weight], by_name: Mapping[str, Found], shards: Shards) -> Iterator[Finding]:
     in_unusable = {flat_name(name) for name, shard in shards.index.items() if shard in shards.faults}
-    absent = [w for w in wanted.values() if w.name not in by_name and w.name not in in_unusable]
-    if any(_is_quantised_expert(name) for name in by_name):
-        absent = [weight for weight in absent if experts.parse(weight.name) is None]
+    there = by_name.keys() | in_unusable | experts.quantised_weights(by_name)
+    absent = [weight for weight in wanted.values() if weight.name not in there]
     loaded = [weight for weight in absent if weight.part is not Part.MTP]
     if loaded:
         silent = sum(weight.shares_parameter for weight in loaded)
@@ -149,11 +149,6 @@ def _missing(wanted: Mapping[str, Weight], by_name: Mapping[str, Found], shards:
     if mtp:
         what = f"{len(mtp)} tensors of the MTP layers are not there; this set does not load them"
         yield note("tensor-missing-mtp", "weights", what, details=mtp)
-
-
-def _is_quantised_expert(flat: str) -> bool:
-    found = experts.parse(flat)
-    return found is not None and not found.is_weight
 
 
 def _unknown(wanted: Mapping[str, Weight], by_name: Mapping[str, Found]) -> Iterator[Finding]:

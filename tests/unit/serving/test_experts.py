@@ -10,7 +10,15 @@ import pytest
 from serving.findings import Severity
 from serving.model import checkpoint, experts
 from serving.model.checkpoint import Report
-from unit.serving.model_folders import INDEX, ModelFolder, Tensors, published_config, size_of, write_shard
+from unit.serving.model_folders import (
+    INDEX,
+    ModelFolder,
+    Tensors,
+    holes_take_no_disk,
+    published_config,
+    size_of,
+    write_shard,
+)
 from unit.serving.test_checkpoint import problems, the
 
 LAYER = "model.layers.2.moe."
@@ -116,8 +124,18 @@ def test_many_missing_experts_are_one_line_a_layer_and_projection(tmp_path: Path
 
     found = the(checked(model, tmp_path), "tensor-missing")
 
-    assert found.details == (f"{LAYER}experts.{{0..3}}.up_proj.weight: 4 of them",)
+    assert found.details == (f"{LAYER}experts.{{0-3}}.up_proj.weight BF16 [12, 16]: 4 of them",)
     assert found.what.startswith("4 tensors")
+
+
+def test_experts_that_are_missing_here_and_there_are_each_told(tmp_path: Path) -> None:
+    model = one_by_one()
+    for expert in (0, 2, 3):
+        del model.tensors[f"{LAYER}experts.{expert}.down_proj.weight"]
+
+    found = the(checked(model, tmp_path), "tensor-missing")
+
+    assert found.details == (f"{LAYER}experts.{{0,2-3}}.down_proj.weight BF16 [16, 12]: 3 of them",)
 
 
 def test_a_missing_shard_of_experts_is_counted_to_the_byte(tmp_path: Path) -> None:
@@ -198,6 +216,31 @@ def test_a_scale_without_its_weight_is_told_as_that(tmp_path: Path, kind: str) -
     assert the(report, "expert-scale-alone").details == (f"{LAYER}experts.1.up_proj.{kind}",)
 
 
+def test_a_scale_in_place_of_its_weight_hides_no_missing_expert(tmp_path: Path) -> None:
+    model = one_by_one()
+    scaled, other = f"{LAYER}experts.1.up_proj.weight", f"{LAYER}experts.3.gate_proj.weight"
+    model.tensors[f"{scaled}_scale"] = ("F32", (12, 1))
+    del model.tensors[scaled], model.tensors[other]
+
+    report = checked(model, tmp_path)
+
+    assert set(problems(report)) == {"expert-scale-alone", "tensor-missing"}
+    missing = [detail.split()[0] for detail in the(report, "tensor-missing").details]
+    assert sorted(missing) == sorted([scaled, other])
+
+
+def test_a_scale_whose_weight_is_still_to_come_is_not_alone(tmp_path: Path) -> None:
+    model = one_by_one()
+    weight = next(name for name in model.parts()[model.shard_name(2)] if ".experts." in name)
+    model.tensors[f"{weight}_scale"] = ("F32", (12, 1))
+    folder = model.write(tmp_path / "model")
+    lost = next(shard for shard, part in model.parts().items() if weight in part)
+    assert f"{weight}_scale" not in model.parts()[lost]
+    (folder / lost).unlink()
+
+    assert "expert-scale-alone" not in problems(checkpoint.check(folder))
+
+
 @pytest.mark.parametrize("kind", ["weight_packed", "weight"])
 def test_quantised_experts_are_refused_as_such_and_not_called_missing(tmp_path: Path, kind: str) -> None:
     model = one_by_one()
@@ -232,3 +275,19 @@ def test_36288_expert_tensors_of_the_published_size_are_compared_by_name() -> No
     own = [weight for weight in wanted if experts.parse(weight.name)]
     assert len(own) == 42 * 288 * 3
     assert {weight.shape for weight in own} == {(1280, 4096), (4096, 1280)}
+
+
+def test_a_whole_folder_of_them_passes_and_a_short_one_is_told_in_a_few_lines(tmp_path: Path) -> None:
+    if not holes_take_no_disk(tmp_path):
+        pytest.skip("the file system of the temporary folder has no sparse files, and this takes 375 GiB")
+    model = ModelFolder(config=published_config(), shards=24)
+    model.tensors = unpacked(model.tensors)
+    whole = checkpoint.check(model.write(tmp_path / "whole"))
+    model.tensors = {name: tensor for name, tensor in model.tensors.items() if ".experts.287." not in name}
+
+    short = checkpoint.check(model.write(tmp_path / "short"))
+
+    assert problems(whole) == []
+    assert whole.tensors == 1471 + 42 * 3 * 287
+    assert len(the(short, "tensor-missing").details) == 42 * 3
+    assert len(checkpoint.text(short).splitlines()) < 30
