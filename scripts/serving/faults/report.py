@@ -8,6 +8,7 @@ from typing import Any
 
 from serving.typed import Typed
 
+from . import codes
 from .fault import Explanation, Fault, Severity
 
 _TITLES = {
@@ -39,6 +40,7 @@ def _lines(explanation: Explanation, kit: str) -> list[str]:
     if fault.decide:
         lines.append(f"  tell:  {_typed(fault.decide, kit)}")
     lines.append(f"  cure:  {_typed(fault.cure, kit)}")
+    lines += [f"  code:  {meaning}" for meaning in _codes(explanation)]
     lines += [f"  known: {fault.source}"] if fault.source else []
     if explanation.processes:
         lines.append("  first error of each process:")
@@ -63,6 +65,7 @@ def _object(explanation: Explanation, kit: str) -> dict[str, Any]:
         "count": seen.count,
         "seen": seen.text,
         "cause": fault.cause,
+        "codes": _codes(explanation),
         "could_be": list(fault.could_be),
         "decide": _typed(fault.decide, kit),
         "cure": _typed(fault.cure, kit),
@@ -72,6 +75,12 @@ def _object(explanation: Explanation, kit: str) -> dict[str, Any]:
             for process, error in explanation.processes
         ],
     }
+
+
+def _codes(explanation: Explanation) -> list[str]:
+    """What the numbers of the line mean, where the row is not that of a number itself."""
+    found = codes.in_line(explanation.seen.text)
+    return [fault.cause for name, (fault, _) in found.items() if name != explanation.fault.name]
 
 
 def table(rows: Iterable[Fault]) -> str:

@@ -19,21 +19,9 @@ _EXCEPTION = re.compile(r"\b(?:[A-Z]\w{0,60})?(?:Error|Exception)\b(?:: |$)")
 _ERROR = re.compile(r"(?<![\w./-])(?:ERROR|FATAL|CRITICAL|Error|error)(?![\w-])")
 _ERROR_WORDS = frozenset((b"ERROR", b"FATAL", b"CRITICAL", b"rror", b"Exception"))
 """One of them is in every line that either expression fits."""
-_OURS = frozenset(
-    (
-        b"vllm",
-        b"vLLM",
-        b"VLLM",
-        b"torch",
-        b"scend",
-        b"ASCEND",
-        b"npu",
-        b"NPU",
-        b"HCCL",
-        b"transformers",
-        b"raylet",
-    )
-)
+_OURS = frozenset(b"vllm vLLM VLLM torch /Ascend ASCEND_ npu: npu-smi HCCL transformers raylet".split()) | {
+    b"NPU "
+}
 """One of them stands in any log of a server of this kind."""
 _PROCESS = re.compile(r"\([A-Za-z]\w*(?: rank=\d+)?(?=[ )])[^()]*?pid=\d+[^()]*\)|\[rank\d+\]|RankID:\d+")
 

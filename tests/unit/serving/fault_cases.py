@@ -244,4 +244,5 @@ Segmentation fault (core dumped)
 make: *** [Makefile:3: all] Error 137
 systemd[1]: app.service: Main process exited, code=killed, status=9/KILL
 redis: Connection reset by peer
+INPUT queue: bad input, sorted in descending order
 """

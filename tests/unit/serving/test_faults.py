@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import threading
 import tracemalloc
 from pathlib import Path
@@ -314,6 +315,7 @@ def test_every_row_is_complete_and_has_a_name_of_its_own() -> None:
     for fault in FAULTS:
         assert all((fault.signs, fault.cause, fault.cure, fault.source))
         assert "\n" not in fault.cure
+        assert not re.search(r"vllm serve \.\.\.|\bDIR\b|\bN\b", fault.cure)  # a command that can be typed
         assert fault.explained_by <= {*names, ANYTHING} - {fault.name}
 
 
@@ -410,7 +412,7 @@ def test_the_report_shows_line_count_cause_and_cure() -> None:
 
     assert text.splitlines()[0] == "out-of-memory (line 5, 2 times)"
     assert "  seen:  (Worker_TP3 pid=11) ERROR 12-01 RuntimeError: NPU out of memory. Tried to" in text
-    assert "# scripts/kit plan DIR computes what fits" in text
+    assert "# scripts/kit plan /data/Step-3.7-Flash computes what fits" in text
     assert text.index("which follows from something earlier:") > text.index("disk-full")
     assert text.index("which looks worse than it is:") > text.index("engine-failed")
     assert all(char.isprintable() or char == "\n" for char in text)
@@ -423,7 +425,8 @@ def test_the_report_for_a_program_has_the_same_order_and_every_field() -> None:
     assert [row["name"] for row in data["explanations"]][:2] == ["out-of-memory", "disk-full"]
     first = data["explanations"][0]
     assert set(first) == {
-        "name", "kind", "severity", "line", "count", "seen", "cause", "could_be", "decide", "cure", "source",
+        "name", "kind", "severity", "line", "count", "seen", "cause", "codes", "could_be", "decide", "cure",
+        "source",
         "first_errors",
     }  # fmt: skip
     assert (first["kind"], first["line"], first["count"]) == ("cause", 5, 2)
@@ -647,3 +650,67 @@ def test_no_text_breaks_it_and_no_answer_is_empty(text: str) -> None:
 @pytest.mark.parametrize(("name", "text"), [*CASES, *KINDS])
 def test_a_text_from_the_field_has_its_right_row_first_and_alone(name: str, text: str) -> None:
     assert [explanation.fault.name for explanation in explaining.explain(text)] == [name]
+
+
+# --- numbers -------------------------------------------------------------------------------
+
+HCCL_RESULTS = """\
+PARA PTR MEMORY INTERNAL NOT_SUPPORT NOT_FOUND UNAVAIL SYSCALL TIMEOUT OPEN_FILE_FAILURE TCP_CONNECT
+ROCE_CONNECT TCP_TRANSFER ROCE_TRANSFER RUNTIME DRV PROFILING CCE NETWORK AGAIN REMOTE SUSPENDING
+OPRETRY_FAIL OOM"""
+SEEN_BY_USERS = """\
+107001 107002 107003 107022 161001 161002 207001 207005 207018 500001 500002 507000 507008 507010 507011
+507014 507015 507017 507018 507033 507035 507046 507053 507054 507056 507057 507899 561000 561103"""
+LETTERS = """\
+EE1001 EE9999 EI0002 EI0006 EI0009 EI0019 EJ0003 EL0003 EL0004 EZ9999 EZ1001 EH0010 E40021"""
+
+
+@pytest.mark.parametrize(("number", "name"), list(enumerate(HCCL_RESULTS.split(), 1)))
+def test_a_result_of_hccl_gets_its_name(number: int, name: str) -> None:
+    text = f"RuntimeError: HCCL function error: hcclBarrier(comm), error code is {number}"
+
+    assert f"{number} HCCL_E_{name}: " in report.text(explaining.explain(text))
+
+
+def test_a_small_number_alone_is_no_result_of_hccl() -> None:
+    assert not explaining.explain("the job ended, error code is 5")[0].known
+
+
+@pytest.mark.parametrize("number", SEEN_BY_USERS.split())
+@pytest.mark.parametrize("text", ["{}", "error code is {}", "rtStreamSynchronize ret={}", "ErrCode={}, desc"])
+def test_a_number_of_the_runtime_gets_its_name(text: str, number: str) -> None:
+    (found,) = explaining.explain(text.format(number))
+
+    assert found.fault.name == f"acl-{number}"
+    assert re.match(rf"{number} ACL\w+: ", found.fault.cause)
+    assert "Usually " in found.fault.cause
+
+
+@pytest.mark.parametrize("code", LETTERS.split())
+def test_a_letter_code_alone_gets_its_name(code: str) -> None:
+    found = explaining.explain(code)
+
+    assert found[0].known
+    assert re.search(rf": +{code} \w+: .+ Usually ", report.text(found))
+
+
+@pytest.mark.parametrize(
+    ("code", "means"),
+    [("ERR00100", "call acl api"), ("ERR01007", "not supported"), ("ERR02200", "call hccl api")],
+)
+def test_a_code_of_torch_npu_says_what_failed(code: str, means: str) -> None:
+    (found,) = explaining.explain(f"[ERROR] 2025-06-17 (PID:1) {code} PTA failed")
+
+    assert means in found.fault.cause
+
+
+@pytest.mark.parametrize("text", ["599999", "error code is 999999", "pid 507015 started", "EI12", "E507015"])
+def test_a_number_that_no_list_confirms_is_not_known(text: str) -> None:
+    assert not explaining.explain(text)[0].known
+
+
+def test_a_colour_within_a_text_does_not_hide_it() -> None:
+    assert (
+        explaining.explain("RuntimeError: \x1b[1;31mNPU\x1b[0m out of memory")[0].fault.name
+        == "out-of-memory"
+    )
