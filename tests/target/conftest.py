@@ -64,12 +64,7 @@ def pristine_root(sandbox: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 def patched_root(pristine_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of `pristine_root` to which the command line has applied the set. Shared: do not change it."""
     root = copy_root(pristine_root, tmp_path_factory.mktemp("patched") / "root")
-    command = [sys.executable, str(PROJECT / "scripts" / "kit"), "apply", "--root", str(root)]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
-    if run.returncode != 0:
-        pytest.fail(
-            f"kit apply --root left with exit code {run.returncode}:\n{run.stdout}{run.stderr}", pytrace=False
-        )
+    apply(root)
     return root
 
 
@@ -109,3 +104,25 @@ def share(source: Path, destination: Path) -> None:
         os.link(source, destination)
     except OSError:
         shutil.copy2(source, destination)
+
+
+@pytest.fixture(scope="session")
+def window_root(patched_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of `patched_root` with the set ``window`` on top. Shared: do not change it."""
+    return with_sets(patched_root, tmp_path_factory.mktemp("window") / "root", "window")
+
+
+def with_sets(root: Path, destination: Path, *names: str) -> Path:
+    """A copy of a root to which the command line has applied opt-in sets."""
+    copy = copy_root(root, destination)
+    apply(copy, *names)
+    return copy
+
+
+def apply(root: Path, *names: str) -> None:
+    command = [sys.executable, str(PROJECT / "scripts" / "kit"), "apply", *names, "--root", str(root)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
+    if run.returncode != 0:
+        pytest.fail(
+            f"kit apply --root left with exit code {run.returncode}:\n{run.stdout}{run.stderr}", pytrace=False
+        )

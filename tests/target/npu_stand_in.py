@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stand-in for ``torch_npu`` on the CPU: the two operators of the unquantised MoE, exactly.
+"""A stand-in for ``torch_npu`` on the CPU: the operators of the MoE, exactly; `npu_attention` has the others.
 
 Where the semantics come from (Ascend's public operator documentation):
 
@@ -25,26 +25,44 @@ gives the formula alone; it is computed in float32 here and rounded once.
 The bias is float32 for every dtype of x, as vllm-ascend passes it. (The documentation has
 that for bfloat16 and float32; for float16 on an Atlas A2 it names a float16 bias.)
 
-Whatever else the real package has is absent here, and what these two functions do not
-model raises `NotModelled`: a test cannot pass by a default.
+Whatever else the real package has is absent here, and what these functions do not model
+raises `NotModelled`: a test cannot pass by a default.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import accumulate, pairwise
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import torch
 
+from target.npu_attention import (
+    npu_fused_infer_attention_score,
+    npu_fused_infer_attention_score_v2,
+    npu_reshape_and_cache,
+)
+from target.npu_rules import NotModelled, calls
+from target.npu_rules import model as _model
+from target.npu_rules import require as _require
+
+__all__ = [
+    "NotModelled",
+    "calls",
+    "npu",
+    "npu_fused_infer_attention_score",
+    "npu_fused_infer_attention_score_v2",
+    "npu_grouped_matmul",
+    "npu_swiglu",
+]
+
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 
-calls: list[str] = []
-"""The operators called, in their order. A test that asks clears it first."""
-
-
-class NotModelled(Exception):
-    """The real operator may well do this; the stand-in does not."""
+_npu_reshape_and_cache = npu_reshape_and_cache
+_npu_fused_infer_attention_score_get_max_workspace = npu_fused_infer_attention_score.workspace
+_npu_fused_infer_attention_score_v2_get_max_workspace = npu_fused_infer_attention_score_v2.workspace
+_C = SimpleNamespace(_weak_ref_tensor=lambda tensor: tensor, _NPUTaskGroupHandle=object)
 
 
 def npu_grouped_matmul(
@@ -112,16 +130,50 @@ def npu_swiglu(x: torch.Tensor, dim: int = -1) -> torch.Tensor:
 class Event:
     """An event of a stream that has always finished."""
 
+    def wait(self, _stream: Stream) -> None:
+        """Nothing to wait for."""
+
+    def reset(self, _stream: Stream) -> None:
+        """Nothing to forget."""
+
+    def record(self, _stream: Stream | None = None) -> None:
+        """Nothing to note."""
+
 
 class Stream:
     def record_event(self) -> Event:
         return Event()
 
 
+class Graph:
+    """A captured graph. Nothing is captured here: what is called runs at once."""
+
+
+@contextmanager
+def _on(_stream: Stream) -> Iterator[None]:
+    """``torch.npu.stream``."""
+    yield
+
+
 def _torch_npu_namespace() -> ModuleType:
-    """What importing ``torch_npu`` adds to torch as ``torch.npu``: no device, and a stream to record on."""
+    """What importing ``torch_npu`` adds to torch as ``torch.npu``: no device, and a stream to record on.
+
+    A group of tasks is what a captured graph may be given other arguments for, before it runs again.
+    """
     namespace = ModuleType("torch.npu")
-    members = {"is_available": lambda: False, "current_stream": Stream, "Stream": Stream, "Event": Event}
+    members = {
+        "is_available": lambda: False,
+        "current_stream": Stream,
+        "stream": _on,
+        "Stream": Stream,
+        "Event": Event,
+        "ExternalEvent": Event,
+        "NPUGraph": Graph,
+        "graph_task_group_begin": lambda _stream: None,
+        "graph_task_group_end": lambda _stream: object(),
+        "graph_task_update_begin": lambda _stream, _handle: None,
+        "graph_task_update_end": lambda _stream: None,
+    }
     vars(namespace).update(members)
     return namespace
 
@@ -145,14 +197,3 @@ def _group_ends(group_list: torch.Tensor | None, list_type: int, experts: int, r
 def _only(tensors: Sequence[torch.Tensor], name: str) -> torch.Tensor:
     _model(isinstance(tensors, list) and len(tensors) == 1, f"{name} as anything but a list of one tensor")
     return tensors[0]
-
-
-def _model(modelled: bool, what: str) -> None:
-    if not modelled:
-        raise NotModelled(what)
-
-
-def _require(valid: bool, trouble: str) -> None:
-    """What the documentation rules out."""
-    if not valid:
-        raise ValueError(trouble)

@@ -22,10 +22,18 @@ import pytest
 from target import npu_stand_in
 
 ACTIVATION = "vllm_ascend.ops.activation"
+ATTENTION = "vllm_ascend.attention.attention_v1"
 MOE_MLP = "vllm_ascend.ops.fused_moe.moe_mlp"
 MOE_ARGS = "vllm_ascend.ops.fused_moe.moe_runtime_args"
 
-_BARE = ("vllm_ascend", "vllm_ascend.ops", "vllm_ascend.ops.fused_moe", "vllm_ascend.distributed")
+_BARE = (
+    "vllm_ascend",
+    "vllm_ascend.attention",
+    "vllm_ascend.distributed",
+    "vllm_ascend.ops",
+    "vllm_ascend.ops.fused_moe",
+    "vllm_ascend.worker",
+)
 _QUIET = {"VLLM_PLUGINS": "", "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"}
 
 
@@ -46,11 +54,8 @@ def load(module: str, *roots: Path) -> ModuleType:
 @contextmanager
 def ascend_from(*roots: Path) -> Iterator[None]:
     """For a while, vllm_ascend is what the folders have (an earlier one wins) and torch_npu the stand-in."""
-    torch = _import_vllm()
-    with pytest.MonkeyPatch.context() as patch:
+    with npu_stood_in(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "dont_write_bytecode", True)
-        patch.setitem(sys.modules, "torch_npu", npu_stand_in)
-        patch.setattr(torch, "npu", npu_stand_in.npu, raising=False)
         before = _forget_ascend()
         for name in _BARE:
             package = ModuleType(name)
@@ -61,6 +66,16 @@ def ascend_from(*roots: Path) -> Iterator[None]:
         finally:
             _forget_ascend()
             sys.modules.update(before)
+
+
+@contextmanager
+def npu_stood_in() -> Iterator[None]:
+    """For a while, torch_npu is the stand-in: enough to run what `load` has imported already."""
+    torch = _import_vllm()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "torch_npu", npu_stand_in)
+        patch.setattr(torch, "npu", npu_stand_in.npu, raising=False)
+        yield
 
 
 def write_variant(folder: Path, module: str, root: Path, *edits: Edit) -> Path:
