@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -38,3 +40,13 @@ def test_no_name_means_two_things() -> None:
     looked_at = {line.split("`")[1] for line in names["doctor"].splitlines()[2:]}
     assert len(explained) > 90
     assert explained & looked_at == {"visible-devices"}  # of the same variable, before and after the start
+
+
+def test_no_two_verbs_give_their_findings_the_same_name() -> None:
+    for (one, names), (other, others) in combinations(identifiers.findings().items(), 2):
+        assert names & others == set(), f"{one} and {other}"
+
+
+def test_names_of_findings_are_kebab_case() -> None:
+    for names in identifiers.findings().values():
+        assert [name for name in names if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name)] == []

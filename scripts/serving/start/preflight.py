@@ -172,7 +172,7 @@ def _of_plan(start: Start) -> Iterator[Finding]:
             f"by kit plan, not one request of {plan.max_model_len} tokens fits on a {plan.chip.name}; the "
             f"longest is {plan.longest_context(1)}"
         )
-        yield problem("memory", "memory", what, f"--max-model-len {plan.longest_context(1)}")
+        yield problem("does-not-fit", "memory", what, f"--max-model-len {plan.longest_context(1)}")
 
 
 def _request(words: Sequence[str]) -> PlanRequest:

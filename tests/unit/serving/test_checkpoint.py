@@ -15,6 +15,7 @@ from patchkit.errors import Refused
 from serving.findings import Finding, Severity
 from serving.model import checkpoint
 from serving.model.checkpoint import Report
+from unit import identifiers
 from unit.serving import model_folders
 from unit.serving.model_folders import (
     CODE,
@@ -33,6 +34,9 @@ UP_PROJ = "model.layers.2.moe.up_proj.weight"
 
 
 def problems(report: Report) -> list[str]:
+    """Their names; the list of all names has them."""
+    loud = {finding.name for finding in report.findings if finding.severity is not Severity.OK}
+    assert loud <= identifiers.findings()["check-model"]
     return [finding.name for finding in report.findings if finding.severity is Severity.PROBLEM]
 
 

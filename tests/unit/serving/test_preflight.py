@@ -92,7 +92,7 @@ def test_a_context_that_does_not_fit_stops(
         start, arguments=("-tp", "1", "--max-model-len", "4096", "--gpu-memory-utilization", "0.01")
     )
     found = seen(share, machine, small_set, installed)
-    assert "memory" in subjects(found)
+    assert [finding.name for finding in found.findings if finding.subject == "memory"] == ["does-not-fit"]
     assert found.failed
 
 

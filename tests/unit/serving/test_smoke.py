@@ -26,6 +26,7 @@ from serving.client.questions import Options
 from serving.client.smoke import Report
 from serving.findings import Severity
 from serving.model import vocabulary
+from unit import identifiers
 from unit.serving import fake_chat
 from unit.serving.fake_chat import Fake, good_chat, reply, serving, stream
 
@@ -33,8 +34,11 @@ QUICK = Options(timeout=5, max_tokens=64)
 
 
 def smoke_of(fake: Fake, options: Options = QUICK) -> Report:
+    """The report; the list of all names has each of its names."""
     with serving(fake) as running:
-        return smoke.run(running.url, options)
+        report = smoke.run(running.url, options)
+    assert {finding.name for finding in report.findings} <= identifiers.findings()["smoke"]
+    return report
 
 
 def says(message: dict[str, Any], finish: str = "stop", **usage: int) -> Fake:
