@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Model folders for tests: a small whole one to damage, and one of the published size in sparse files.
 
-The tensors are listed here on their own, from the published names and shapes, so that they
-check ``serving.weights`` and do not repeat it.
+The list of the tensors is that of all tests: from the published names and shapes, so that it
+checks ``serving.model.weights`` and does not repeat it.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from target.vllm_half_checkpoint import Layout, Size, rename, shapes
 
 INDEX = "model.safetensors.index.json"
 CODE_FILE = "configuration_step3p7.py"
@@ -174,102 +176,35 @@ def small_config() -> dict[str, Any]:
 
 def tensors_of(config: Mapping[str, Any]) -> Tensors:
     """Every tensor of a whole checkpoint, in the flat layout."""
-    return dict([*_language(config["text_config"]), *_vision(config)])
-
-
-def _language(text: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, tuple[int, ...]]]]:
-    hidden, vocabulary, head = text["hidden_size"], text["vocab_size"], text["head_dim"]
-    layers, all_layers = text["num_hidden_layers"], len(text["layer_types"])
-    moe = {int(number) for number in text["moe_layers_enum"].split(",")}
-    yield "model.embed_tokens.weight", ("BF16", (vocabulary, hidden))
-    yield "model.norm.weight", ("BF16", (hidden,))
-    yield "lm_head.weight", ("BF16", (vocabulary, hidden))
-    for layer in range(all_layers):
-        start = f"model.layers.{layer}"
-        full = text["layer_types"][layer] == "full_attention"
-        heads = (
-            text["num_attention_heads"] if full else text["attention_other_setting"]["num_attention_heads"]
-        )
-        groups = text["num_attention_groups"]
-        yield f"{start}.input_layernorm.weight", ("BF16", (hidden,))
-        yield f"{start}.post_attention_layernorm.weight", ("BF16", (hidden,))
-        yield f"{start}.self_attn.q_proj.weight", ("BF16", (heads * head, hidden))
-        yield f"{start}.self_attn.k_proj.weight", ("BF16", (groups * head, hidden))
-        yield f"{start}.self_attn.v_proj.weight", ("BF16", (groups * head, hidden))
-        yield f"{start}.self_attn.o_proj.weight", ("BF16", (hidden, heads * head))
-        yield f"{start}.self_attn.g_proj.weight", ("BF16", (heads, hidden))
-        yield f"{start}.self_attn.q_norm.weight", ("BF16", (head,))
-        yield f"{start}.self_attn.k_norm.weight", ("BF16", (head,))
-        if layer in moe:
-            experts, width, shared = (
-                text["moe_num_experts"],
-                text["moe_intermediate_size"],
-                text["share_expert_dim"],
-            )
-            yield f"{start}.moe.gate_proj.weight", ("BF16", (experts, width, hidden))
-            yield f"{start}.moe.up_proj.weight", ("BF16", (experts, width, hidden))
-            yield f"{start}.moe.down_proj.weight", ("BF16", (experts, hidden, width))
-            yield f"{start}.moe.gate.weight", ("BF16", (experts, hidden))
-            yield f"{start}.moe.router_bias", ("F32", (experts,))
-            yield f"{start}.share_expert.gate_proj.weight", ("BF16", (shared, hidden))
-            yield f"{start}.share_expert.up_proj.weight", ("BF16", (shared, hidden))
-            yield f"{start}.share_expert.down_proj.weight", ("BF16", (hidden, shared))
-        else:
-            dense = text["intermediate_size"]
-            yield f"{start}.mlp.gate_proj.weight", ("BF16", (dense, hidden))
-            yield f"{start}.mlp.up_proj.weight", ("BF16", (dense, hidden))
-            yield f"{start}.mlp.down_proj.weight", ("BF16", (hidden, dense))
-        if layer >= layers:
-            yield f"{start}.enorm.weight", ("BF16", (hidden,))
-            yield f"{start}.hnorm.weight", ("BF16", (hidden,))
-            yield f"{start}.eh_proj.weight", ("BF16", (hidden, 2 * hidden))
-            yield f"{start}.transformer.shared_head.norm.weight", ("BF16", (hidden,))
-            yield f"{start}.transformer.shared_head.output.weight", ("BF16", (vocabulary, hidden))
-
-
-def _vision(config: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, tuple[int, ...]]]]:
-    vision = config["vision_config"]
-    width, inner = vision["width"], int(vision["width"] * vision["mlp_ratio"])
-    shapes: dict[str, tuple[int, ...]] = {
-        "conv1.weight": (width, 3, 14, 14),
-        "positional_embedding": (52 * 52, width),
-        "ln_pre.weight": (width,),
-        "ln_pre.bias": (width,),
-        "vit_downsampler1.weight": (2 * width, width, 3, 3),
-        "vit_downsampler1.bias": (2 * width,),
-        "vit_downsampler2.weight": (4 * width, 2 * width, 3, 3),
-        "vit_downsampler2.bias": (4 * width,),
+    text, vision = config["text_config"], config["vision_config"]
+    moe = [int(number) for number in text["moe_layers_enum"].split(",")]
+    size = Size(
+        vocabulary=text["vocab_size"],
+        hidden=text["hidden_size"],
+        dense_layers=moe[0],
+        moe_layers=len(moe),
+        mtp_layers=text["num_nextn_predict_layers"],
+        intermediate=text["intermediate_size"],
+        heads=text["num_attention_heads"],
+        sliding_heads=text["attention_other_setting"]["num_attention_heads"],
+        groups=text["num_attention_groups"],
+        head_dim=text["head_dim"],
+        experts=text["moe_num_experts"],
+        expert_width=text["moe_intermediate_size"],
+        vision_width=vision["width"],
+        vision_heads=vision["heads"],
+        vision_layers=vision["layers"],
+        vision_inner=int(vision["width"] * vision["mlp_ratio"]),
+    )
+    return {
+        name: ("F32" if name.endswith("router_bias") else "BF16", shape)
+        for name, shape in shapes(size).items()
     }
-    for block in range(vision["layers"]):
-        shapes |= {
-            f"transformer.resblocks.{block}.{name}": shape
-            for name, shape in {
-                "attn.in_proj_weight": (3 * width, width),
-                "attn.in_proj_bias": (3 * width,),
-                "attn.out_proj.weight": (width, width),
-                "attn.out_proj.bias": (width,),
-                "ln_1.weight": (width,),
-                "ln_1.bias": (width,),
-                "ln_2.weight": (width,),
-                "ln_2.bias": (width,),
-                "ls_1.gamma": (width,),
-                "ls_2.gamma": (width,),
-                "mlp.c_fc.weight": (inner, width),
-                "mlp.c_fc.bias": (inner,),
-                "mlp.c_proj.weight": (width, inner),
-                "mlp.c_proj.bias": (width,),
-            }.items()
-        }
-    for name, shape in shapes.items():
-        yield f"vision_model.{name}", ("BF16", shape)
-    yield "vit_large_projector.weight", ("BF16", (config["text_config"]["hidden_size"], 4 * width))
 
 
 def grouped(name: str) -> str:
     """A flat name in the layout that the NVFP4 repository uses."""
-    if name.startswith(("vision_model.", "vit_large_projector.")):
-        return f"model.{name}"
-    return name.replace("model.", "model.language_model.", 1) if name.startswith("model.") else name
+    return rename(name, Layout.GROUPED)
 
 
 # --- files ------------------------------------------------------------------------
