@@ -12,6 +12,8 @@ TOOLS := build/tools
 IMAGE_TOOLS := build/image
 DRAW := build/report
 SANDBOX := build/sandbox
+PACKAGES := build/packages
+RELEASES = $(basename $(notdir $(wildcard tests/requirements/releases/*.txt)))
 SANDBOX_PYTHON := $(SANDBOX)/venv/bin/python
 
 # make apply SETS="NAME...", ROOT=DIR, TARGET_PYTHON=PATH, JSON=1: as kit apply NAME..., --root, --python, --json.
@@ -61,12 +63,15 @@ image: ## the patched image (BASE_IMAGE=, SETS=, IMAGE=, BUILDER=), with docker,
 
 # --- For a machine without an NPU (needs a network):
 
-.PHONY: demo sandbox test test-unit test-target test-e2e test-image lint bench lock clean
+.PHONY: demo sandbox packages test test-unit test-target test-e2e test-image lint bench lock clean
 demo: sandbox ## the whole job on the real packages, in a sandbox
 	@PATH="$(CURDIR)/$(SANDBOX)/venv/bin:$$PATH" scripts/demo.sh
 
 sandbox: ## the real vLLM 0.20.2 and vllm-ascend 0.20.2rc1 below build/
 	@$(PYTHON) scripts/sandbox.py $(SANDBOX) $(CACHE)
+
+packages: ## the published packages of the other releases, unpacked below build/ (RELEASES=)
+	@$(PYTHON) scripts/packages.py $(PACKAGES) $(CACHE) $(RELEASES)
 
 test: lint sandbox test-unit test-target test-e2e ## all tests that need no NPU
 
@@ -79,7 +84,7 @@ test-unit: $(TOOLS)/complete $(DRAW)/complete ## the kit alone, without the real
 test-target: sandbox ## on the real packages
 	@$(SANDBOX_PYTHON) -m pytest tests/target
 
-test-e2e: sandbox $(DRAW)/complete ## real servers with a tiny Step-3.7
+test-e2e: sandbox packages $(DRAW)/complete ## real servers with a tiny Step-3.7
 	@KIT_DRAW_PYTHON='$(CURDIR)/$(DRAW)/bin/python' $(SANDBOX_PYTHON) -m pytest tests/e2e
 
 test-image: $(IMAGE_TOOLS)/complete ## build and run the image on a stand-in base (root, buildah, debootstrap)

@@ -81,9 +81,14 @@ def router_bias() -> str:
         rounded = torch.zeros(2, dtype=torch.bfloat16)
         self.moe.router_bias = torch.nn.Parameter(rounded, requires_grad=False)
 
-    config = SimpleNamespace(text_config=SimpleNamespace(vocab_size=2), image_token_id=1)
+    config = SimpleNamespace(
+        model_config=SimpleNamespace(
+            hf_config=SimpleNamespace(text_config=SimpleNamespace(vocab_size=2), image_token_id=1)
+        ),
+        compilation_config=SimpleNamespace(cudagraph_mm_encoder=False),  # asked from vLLM 0.22 on
+    )
     with patch.object(model.__base__, "__init__", build_rounded):
-        built = model(vllm_config=SimpleNamespace(model_config=SimpleNamespace(hf_config=config)))
+        built = model(vllm_config=config)
     found = built.moe.router_bias.dtype
     if found != torch.float32:
         raise AssertionError(f"{found} once the model is built: a rounded bias chooses other experts")

@@ -18,6 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from target import releases
+
 PROJECT = Path(__file__).resolve().parent.parent.parent
 SANDBOX = Path(os.environ.get("KIT_SANDBOX") or PROJECT / "build" / "sandbox").resolve()
 CHECKOUTS = {"vllm": "vllm-workspace/vllm", "vllm_ascend": "vllm-workspace/vllm-ascend"}
@@ -52,6 +54,8 @@ def sandbox_python(sandbox: Path) -> Path:
 @pytest.fixture(scope="session")
 def pristine_root(sandbox: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with ``vllm/`` and ``vllm_ascend/`` as published. Shared: do not change it."""
+    if releases.CHOSEN:
+        return releases.published(releases.CHOSEN)
     root = tmp_path_factory.mktemp("pristine")
     for package, checkout in CHECKOUTS.items():
         unpack_committed(sandbox / checkout, package, root)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What vLLM 0.20.2 lacks on a CPU to run Step-3.7. Never part of the kit.
+"""What vLLM 0.20.2 to 0.25.1 lack on a CPU to run Step-3.7. Never part of the kit.
 
 None of this is missing on an NPU, where vllm-ascend has experts of its own: nothing here
 stands in for, or hides, what the kit's five files do. It is for the sandbox alone, in memory
@@ -13,6 +13,8 @@ this folder is on ``PYTHONPATH``, and not otherwise. On another platform it does
 4. oneDNN's matrix product takes rows that are contiguous and no others, while the tower hands the
    projector a transposed view; a batch of one picture then fails.
 5. With expert parallelism the experts of another rank are looked for in this one's list.
+6. Where the processor has AVX-512 and the experts' sizes are multiples of 32, they are packed for a
+   grouped product that has activations of its own, and `swiglustep` is none of them.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ import torch
 from torch.nn.functional import silu
 
 LIMIT = 7.0
-"""vLLM 0.20.2 takes no other for the routed experts."""
+"""vLLM takes no other for the routed experts."""
 
 Routing = tuple[torch.Tensor, torch.Tensor]
 
@@ -42,6 +44,7 @@ def register() -> None:
     cpu_fused_moe.select_experts = routed_by_sigmoid(cpu_fused_moe.select_experts)
     cpu_fused_moe._CPU_MOE_ACT_FN |= {MoEActivation.SILU: swiglu, MoEActivation.SWIGLUSTEP: swiglustep}
     cpu_fused_moe.CPUFusedMOE.forward_torch = with_experts_elsewhere(cpu_fused_moe)
+    cpu_fused_moe.CPUFusedMOE.check_grouped_gemm = one_expert_after_the_other
     _custom_ops.onednn_mm = with_contiguous_rows(_custom_ops.onednn_mm)
 
 
@@ -100,6 +103,11 @@ def with_experts_elsewhere(cpu_fused_moe: Any) -> Callable[..., torch.Tensor]:
         return result
 
     return forward_torch
+
+
+def one_expert_after_the_other(_self: Any, _layer: Any) -> tuple[bool, str]:
+    """``CPUFusedMOE.check_grouped_gemm``: never, so that every processor computes the same way."""
+    return False, "none"
 
 
 def with_contiguous_rows(product: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
