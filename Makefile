@@ -63,7 +63,7 @@ image: ## the patched image (BASE_IMAGE=, SETS=, IMAGE=, BUILDER=), with docker,
 
 # --- For a machine without an NPU (needs a network):
 
-.PHONY: demo sandbox packages test test-unit test-target test-e2e test-image lint bench lock clean
+.PHONY: demo sandbox packages test test-unit test-target test-releases test-e2e test-image lint bench lock clean
 demo: sandbox ## the whole job on the real packages, in a sandbox
 	@PATH="$(CURDIR)/$(SANDBOX)/venv/bin:$$PATH" scripts/demo.sh
 
@@ -73,7 +73,7 @@ sandbox: ## the real vLLM 0.20.2 and vllm-ascend 0.20.2rc1 below build/
 packages: ## the published packages of the other releases, unpacked below build/ (RELEASES=)
 	@$(PYTHON) scripts/packages.py $(PACKAGES) $(CACHE) $(RELEASES)
 
-test: lint sandbox test-unit test-target test-e2e ## all tests that need no NPU
+test: lint sandbox test-unit test-target test-releases test-e2e ## all tests that need no NPU
 
 lint: $(TOOLS)/complete ## ruff, mypy, shellcheck, hadolint
 	@PATH="$(CURDIR)/$(TOOLS)/bin:$$PATH" scripts/lint.sh
@@ -81,8 +81,14 @@ lint: $(TOOLS)/complete ## ruff, mypy, shellcheck, hadolint
 test-unit: $(TOOLS)/complete $(DRAW)/complete ## the kit alone, without the real packages
 	@KIT_DRAW_PYTHON='$(CURDIR)/$(DRAW)/bin/python' $(TOOLS)/bin/pytest tests/unit
 
-test-target: sandbox ## on the real packages
+test-target: sandbox packages ## on the real packages
 	@$(SANDBOX_PYTHON) -m pytest tests/target
+
+test-releases: sandbox packages ## the MoE's numbers on the other releases' own files (RELEASES=)
+	@set -e; for release in $(RELEASES); do \
+		[[ $$release == native ]] || KIT_RELEASE=$$release PYTHONPATH='$(CURDIR)/$(PACKAGES)'/$$release \
+			$(SANDBOX_PYTHON) -m pytest tests/target/test_activation.py tests/target/test_moe_mlp.py tests/target/test_probe.py; \
+	done
 
 test-e2e: sandbox packages $(DRAW)/complete ## real servers with a tiny Step-3.7
 	@KIT_DRAW_PYTHON='$(CURDIR)/$(DRAW)/bin/python' $(SANDBOX_PYTHON) -m pytest tests/e2e

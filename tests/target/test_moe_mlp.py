@@ -361,7 +361,10 @@ def quantised(version: Ascend, kind: str, activation: Any) -> Any:
     """A quantised layer's input. Its weights are never read: what is tested comes before."""
     layer = draw()
     quant_type = version.args.QuantType[kind]
-    mxfp = version.args._stage_params.MoEMxfpParams() if "MXFP" in kind else None
+    mxfp = None
+    if "MXFP" in kind:
+        # Named, for what stands for none is asked by an enum that each version has of its own.
+        mxfp = version.args._stage_params.MoEMxfpParams(weight_quant_type=torch.float8_e4m3fn)
     scale = torch.ones(len(layer.counts), 2 * WIDTH)
     weights = version.args.MoEWeights(
         w1=layer.w1.to(torch.int8), w2=layer.w2.to(torch.int8), w1_scale=scale, w2_scale=scale
