@@ -7,11 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from target.conftest import patched_root, pristine_root, sandbox, sandbox_python
+from e2e.roots import kit
+from target.conftest import copy_root, patched_root, pristine_root, sandbox, sandbox_python
 from target.vllm_half_checkpoint import Layout
 from tiny.checkpoint import write_checkpoint
 
 __all__ = ["patched_root", "pristine_root", "sandbox", "sandbox_python"]
+
+
+@pytest.fixture(scope="session")
+def drafting_root(pristine_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of `pristine_root` with the base and the opt-in set mtp. Shared: do not change it."""
+    root = copy_root(pristine_root, tmp_path_factory.mktemp("drafting") / "root")
+    kit("apply", root, "mtp")
+    return root
 
 
 @pytest.fixture(scope="session")

@@ -17,8 +17,8 @@ ENTRY = ('TOKENIZER_CLASS: set[str] = {"step3_vl"}', 'TOKENIZER_CLASS: set[str] 
 """The tokenizer's edit without its other half, the wrapper."""
 
 
-def kit(verb: str, root: Path) -> None:
-    command = [sys.executable, str(PROJECT / "scripts" / "kit"), verb, "--root", str(root)]
+def kit(verb: str, root: Path, *sets: str) -> None:
+    command = [sys.executable, str(PROJECT / "scripts" / "kit"), verb, *sets, "--root", str(root)]
     run = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
     assert run.returncode == 0, run.stdout + run.stderr
 

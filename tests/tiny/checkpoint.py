@@ -14,23 +14,34 @@ import argparse
 import json
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
 from safetensors.torch import save
 
-from target.vllm_half_checkpoint import Layout, Size
+from target.vllm_half_checkpoint import Layout, Size, rename
 from tiny.config import TINY, write_configs
 from tiny.tokenizer import HERE, write_tokenizer
 from tiny.weights import tensors
 
 SHARD_BYTES = 1 << 20
 Shard = dict[str, torch.Tensor]
+Named = Iterable[tuple[str, torch.Tensor]]
+Change = Callable[[Named], Named]
 
 
-def write_checkpoint(folder: Path, seed: int = 0, layout: Layout = Layout.FLAT, size: Size = TINY) -> None:
-    """The whole model folder; ``folder`` is made, and must not hold anything yet."""
+def write_checkpoint(
+    folder: Path,
+    seed: int = 0,
+    layout: Layout = Layout.FLAT,
+    size: Size = TINY,
+    change: Change = lambda named: named,
+) -> None:
+    """The whole model folder; ``folder`` is made, and must not hold anything yet.
+
+    ``change`` is given every tensor with its name in the flat layout, and gives those to be written.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):
         raise FileExistsError(f"{folder} is not empty")
@@ -38,10 +49,11 @@ def write_checkpoint(folder: Path, seed: int = 0, layout: Layout = Layout.FLAT, 
         write_json(folder / name, content)
     shutil.copyfile(HERE / "configuration_step3p7.py", folder / "configuration_step3p7.py")
     write_tokenizer(folder)
-    write_shards(folder, tensors(seed, layout, size))
+    changed = change(tensors(seed, Layout.FLAT, size))
+    write_shards(folder, ((rename(name, layout), tensor) for name, tensor in changed))
 
 
-def write_shards(folder: Path, named: Iterable[tuple[str, torch.Tensor]]) -> None:
+def write_shards(folder: Path, named: Named) -> None:
     """``model-00001.safetensors`` and so on, and the index."""
     places: dict[str, str] = {}
     total = 0
@@ -54,7 +66,7 @@ def write_shards(folder: Path, named: Iterable[tuple[str, torch.Tensor]]) -> Non
     write_json(folder / "model.safetensors.index.json", index)
 
 
-def split(named: Iterable[tuple[str, torch.Tensor]]) -> list[Shard]:
+def split(named: Named) -> list[Shard]:
     """In the order given, each shard as full as `SHARD_BYTES` allows."""
     shards: list[Shard] = [{}]
     used = 0

@@ -12,7 +12,9 @@ import sys
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent.parent
-PLUGIN = "step3p7_sandbox_moe"
+PLUGINS = ("step3p7_sandbox_moe", "step3p7_sandbox_mtp")
+"""The second does nothing where the set mtp is not applied."""
+
 PLUGIN_FOLDER = TESTS / "tiny" / "plugin"
 
 # Of the caller's environment only what names no package and configures none.
@@ -59,7 +61,7 @@ def environment(scratch: Path, packages: Path | None = None, plugin: bool = True
         "HF_HOME": str(scratch / "hf"),
         "PYTHONPATH": os.pathsep.join(map(str, places)),
         "VLLM_CACHE_ROOT": str(scratch / "vllm"),
-        "VLLM_PLUGINS": PLUGIN if plugin else "",
+        "VLLM_PLUGINS": ",".join(PLUGINS) if plugin else "",
     }
     return kept | SETTINGS | chosen
 

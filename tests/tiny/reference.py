@@ -47,15 +47,41 @@ class Reference:
 
     def log_probabilities(self, tokens: Sequence[int], pictures: Sequence[Views] = ()) -> Tensor:
         """``[T, vocabulary]``: for each token, what may come after it and those before it."""
+        hidden = zero_centred_norm(
+            self.last_layer(tokens, pictures), self._weights["model.norm.weight"], self._eps
+        )
+        return (hidden @ self._weights["lm_head.weight"].T).log_softmax(dim=-1)
+
+    def last_layer(self, tokens: Sequence[int], pictures: Sequence[Views] = ()) -> Tensor:
+        """``[T, H]``: what leaves the last of the main layers."""
         ids = torch.tensor(tokens)
-        hidden = self._weights["model.embed_tokens.weight"][ids]
+        hidden = self.embed(ids)
         if pictures and Feature.PICTURE not in self.without:
             places = ids == self.config["image_token_id"]
             hidden[places] = torch.cat([self.features(views) for views in pictures])
         for index in range(self.config["text_config"]["num_hidden_layers"]):
             hidden = self.layer(index, hidden)
-        hidden = zero_centred_norm(hidden, self._weights["model.norm.weight"], self._eps)
-        return (hidden @ self._weights["lm_head.weight"].T).log_softmax(dim=-1)
+        return hidden
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """``[T]`` to ``[T, H]``; a picture's placeholder is a word like any other here."""
+        return self._weights["model.embed_tokens.weight"][ids]
+
+    # --- draft layers ---
+
+    def enter_draft_layer(self, index: int, embedded: Tensor, hidden: Tensor) -> Tensor:
+        """``[T, H]`` each: the token that comes next, and what is known here, become the layer's input."""
+        draft = Part(self._weights, f"model.layers.{index}.")
+        token = zero_centred_norm(embedded, draft["enorm.weight"], self._eps)
+        known = zero_centred_norm(hidden, draft["hnorm.weight"], self._eps)
+        return torch.cat([token, known], dim=-1) @ draft["eh_proj.weight"].T
+
+    def draft_logits(self, index: int, hidden: Tensor) -> Tensor:
+        """``[T, H]`` to ``[T, vocabulary]``, by the head of this draft layer."""
+        head = Part(self._weights, f"model.layers.{index}.transformer.shared_head.")
+        return zero_centred_norm(hidden, head["norm.weight"], self._eps) @ head["output.weight"].T
+
+    # --- layers ---
 
     def layer(self, index: int, hidden: Tensor) -> Tensor:
         """``[T, H]`` to ``[T, H]``."""
