@@ -13,8 +13,15 @@ IMAGE_TOOLS := build/image
 DRAW := build/report
 SANDBOX := build/sandbox
 PACKAGES := build/packages
-RELEASES = $(basename $(notdir $(wildcard tests/requirements/releases/*.txt)))
+RELEASES = $(or $(RELEASE),$(basename $(notdir $(wildcard tests/requirements/releases/*.txt))))
 SANDBOX_PYTHON := $(SANDBOX)/venv/bin/python
+
+# A native release has no set, and so nothing to test on its files.
+define on_each_release
+set -e; for release in $(filter-out native,$(RELEASES)); do \
+	KIT_RELEASE=$$release PYTHONPATH='$(CURDIR)/$(PACKAGES)'/$$release $(SANDBOX_PYTHON) -m pytest $(1); \
+done
+endef
 
 # make apply SETS="NAME...", ROOT=DIR, TARGET_PYTHON=PATH, JSON=1: as kit apply NAME..., --root, --python, --json.
 TARGET_OPTIONS = $(if $(ROOT),--root '$(ROOT)') $(if $(TARGET_PYTHON),--python '$(TARGET_PYTHON)') $(if $(JSON),--json)
@@ -63,9 +70,9 @@ image: ## the patched image (BASE_IMAGE=, SETS=, IMAGE=, BUILDER=), with docker,
 
 # --- For a machine without an NPU (needs a network):
 
-.PHONY: demo sandbox packages test test-unit test-target test-releases test-e2e test-image lint bench lock clean
-demo: sandbox ## the whole job on the real packages, in a sandbox
-	@PATH="$(CURDIR)/$(SANDBOX)/venv/bin:$$PATH" scripts/demo.sh
+.PHONY: demo sandbox packages test test-unit test-target test-kit test-packages test-releases test-long test-e2e test-image lint bench lock clean
+demo: sandbox $(if $(RELEASE),packages) ## the whole job on the real packages, in a sandbox (RELEASE=)
+	@PATH="$(CURDIR)/$(SANDBOX)/venv/bin:$$PATH" scripts/demo.sh $(RELEASE)
 
 sandbox: ## the real vLLM 0.20.2 and vllm-ascend 0.20.2rc1 below build/
 	@$(PYTHON) scripts/sandbox.py $(SANDBOX) $(CACHE)
@@ -73,7 +80,18 @@ sandbox: ## the real vLLM 0.20.2 and vllm-ascend 0.20.2rc1 below build/
 packages: ## the published packages of the other releases, unpacked below build/ (RELEASES=)
 	@$(PYTHON) scripts/packages.py $(PACKAGES) $(CACHE) $(RELEASES)
 
-test: lint sandbox test-unit test-target test-releases test-e2e ## all tests that need no NPU
+test: ## all tests that need no NPU; those of the kit alone beside those that wait for downloads
+	@$(MAKE) --no-print-directory -j2 test-kit test-packages
+
+# One after the other within each: real servers want both cores.
+test-kit:
+	@$(MAKE) --no-print-directory -j1 lint test-unit
+
+test-packages:
+	@$(MAKE) --no-print-directory -j1 test-target test-releases test-e2e
+
+test-long: sandbox packages ## every number of the MoE on the other releases' own files, too (RELEASES=)
+	@$(call on_each_release,tests/target/test_activation.py tests/target/test_moe_mlp.py)
 
 lint: $(TOOLS)/complete ## ruff, mypy, shellcheck, hadolint
 	@PATH="$(CURDIR)/$(TOOLS)/bin:$$PATH" scripts/lint.sh
@@ -84,11 +102,8 @@ test-unit: $(TOOLS)/complete $(DRAW)/complete ## the kit alone, without the real
 test-target: sandbox packages ## on the real packages
 	@$(SANDBOX_PYTHON) -m pytest tests/target
 
-test-releases: sandbox packages ## the MoE's numbers on the other releases' own files (RELEASES=)
-	@set -e; for release in $(RELEASES); do \
-		[[ $$release == native ]] || KIT_RELEASE=$$release PYTHONPATH='$(CURDIR)/$(PACKAGES)'/$$release \
-			$(SANDBOX_PYTHON) -m pytest tests/target/test_activation.py tests/target/test_moe_mlp.py tests/target/test_probe.py; \
-	done
+test-releases: sandbox packages ## what tells a broken set of the other releases, without a server (RELEASES=)
+	@$(call on_each_release,tests/target/test_probe.py)
 
 test-e2e: sandbox packages $(DRAW)/complete ## real servers with a tiny Step-3.7
 	@KIT_DRAW_PYTHON='$(CURDIR)/$(DRAW)/bin/python' $(SANDBOX_PYTHON) -m pytest tests/e2e

@@ -18,8 +18,14 @@ KIT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # shellcheck source=docker/engine.sh
 source "$KIT/docker/engine.sh"
 
-readonly SET=v0.20.2rc1
+# For the names and labels of the result alone. What is applied is decided by what is in the image.
+SET=v0.20.2rc1
 BASE_IMAGE=${BASE_IMAGE:-quay.io/ascend/vllm-ascend:$SET}
+for release in "$KIT"/patches/*/; do
+    release=$(basename -- "$release")
+    [[ ${BASE_IMAGE##*:} != "$release"* ]] || SET=$release
+done
+readonly SET
 read -r -a sets <<<"${SETS:-}"
 IMAGE=${IMAGE:-step3p7-vllm-ascend:$SET${sets[*]:+-$(IFS=- && printf '%s' "${sets[*]}")}}
 BUILDER=${BUILDER:-$(first_usable docker podman buildah || true)}

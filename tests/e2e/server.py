@@ -17,7 +17,7 @@ from pathlib import Path
 from tiny.launch import COMPILER_OFF, environment, serve_command
 
 HOST = "127.0.0.1"
-START_S = 300
+START_S = 600  # a minute is enough, but for a machine with other work
 STOP_S = 20
 LOOK_S = 0.25
 LOG_LINES = 40
