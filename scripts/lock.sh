@@ -11,12 +11,12 @@ if ! command -v uv >/dev/null; then
     exit 3
 fi
 
-for source in *.in; do
+for source in *.in releases/*.in; do
     options=(--universal --python-version 3.11 --generate-hashes --quiet --no-annotate)
     options+=(--custom-compile-command 'make lock')
     case $source in
         # What these need besides, the sandbox has.
-        packages.in | peer.in | native.in) options+=(--no-deps --prerelease=allow) ;;
+        packages.in | peer.in | native.in | releases/*) options+=(--no-deps --prerelease=allow) ;;
     esac
     uv pip compile "${options[@]}" "$source" -o "${source%.in}.txt"
 done
