@@ -13,13 +13,10 @@ import pytest
 PROJECT = Path(__file__).resolve().parent.parent.parent
 PINNED = PROJECT / "tests" / "requirements" / "releases"
 PACKAGES = Path(os.environ.get("KIT_PACKAGES") or PROJECT / "build" / "packages")
-NATIVE = "native"
-"""A vLLM that has the model by itself."""
-
 CHOSEN = os.environ.get("KIT_RELEASE")
 """The release that tests/target is to run on, instead of the sandbox's; its vLLM lies on PYTHONPATH."""
 
-NAMES = sorted(file.stem for file in PINNED.glob("*.txt") if file.stem != NATIVE)
+NAMES = sorted(file.stem for file in PINNED.glob("*.txt"))
 
 
 def published(name: str) -> Path:
