@@ -90,8 +90,11 @@ test-kit:
 test-packages:
 	@$(MAKE) --no-print-directory -j1 test-target test-releases test-e2e
 
-test-long: sandbox packages ## every number of the MoE on the other releases' own files, too (RELEASES=)
-	@$(call on_each_release,tests/target/test_activation.py tests/target/test_moe_mlp.py)
+LONG := tests/e2e/test_mtp_answers.py tests/e2e/test_mtp_ascend.py tests/e2e/test_mtp_acceptance.py
+
+test-long: sandbox packages ## what does not fit into make test: drafting, and the other releases' numbers (RELEASES=)
+	@$(call on_each_release,tests/target/test_activation.py tests/target/test_moe_mlp.py tests/target/test_window.py)
+	@$(SANDBOX_PYTHON) -m pytest $(LONG)
 
 lint: $(TOOLS)/complete ## ruff, mypy, shellcheck, hadolint
 	@PATH="$(CURDIR)/$(TOOLS)/bin:$$PATH" scripts/lint.sh
@@ -106,7 +109,7 @@ test-releases: sandbox packages ## what tells a broken set of the other releases
 	@$(call on_each_release,tests/target/test_probe.py)
 
 test-e2e: sandbox packages $(DRAW)/complete ## real servers with a tiny Step-3.7
-	@KIT_DRAW_PYTHON='$(CURDIR)/$(DRAW)/bin/python' $(SANDBOX_PYTHON) -m pytest tests/e2e
+	@KIT_DRAW_PYTHON='$(CURDIR)/$(DRAW)/bin/python' $(SANDBOX_PYTHON) -m pytest tests/e2e $(LONG:%=--ignore=%)
 
 test-image: $(IMAGE_TOOLS)/complete ## build and run the image on a stand-in base (root, buildah, debootstrap)
 	@KIT_CACHE='$(abspath $(CACHE))' $(IMAGE_TOOLS)/bin/python -m pytest tests/image
