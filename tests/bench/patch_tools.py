@@ -70,6 +70,8 @@ def pristine_tree(folder: Path) -> Path:
         )
         folder.mkdir(exist_ok=True)
         subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
+    for chain in RELEASE.chains:  # a new file may be the only one of its folder
+        (folder / chain.path).parent.mkdir(parents=True, exist_ok=True)
     return folder
 
 

@@ -15,7 +15,8 @@ from image import standin
 from image.buildah import Buildah
 from image.builder import KIT, Build, Builder
 
-MAXIMUM_ADDED_BYTES = 1_000_000
+MAXIMUM_ADDED_BYTES = 1_500_000
+"""The kit with its pages, and the sets of every release."""
 ASCEND = "/vllm-workspace/vllm-ascend/vllm_ascend"
 PATCHED = {
     "vllm-workspace/vllm/vllm/model_executor/models/registry.py",
@@ -92,7 +93,7 @@ def test_only_the_kit_gets_into_the_image(buildah: Buildah, patched: Build) -> N
     assert not [name for name in kit if "__pycache__" in name]
 
 
-def test_the_image_adds_less_than_a_megabyte(buildah: Buildah, patched: Build) -> None:
+def test_the_image_adds_less_than_one_and_a_half_megabytes(buildah: Buildah, patched: Build) -> None:
     base = buildah.layer_sizes(standin.EDITABLE)
     added = {
         digest: size for digest, size in buildah.layer_sizes(patched.image).items() if digest not in base

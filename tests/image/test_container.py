@@ -53,7 +53,7 @@ def test_doctor_is_of_use_in_an_image_without_npu_smi(container: Container) -> N
     assert "Traceback" not in done.stdout + done.stderr
     assert "patch-set: applied: 5 of 5 files." in " ".join(done.stdout.split())
     assert "npu-smi: there is no npu-smi" in done.stdout
-    assert "PROBLEM devices: 0 cards" in done.stdout
+    assert "PROBLEM  devices: 0 cards" in done.stdout
 
 
 def test_a_revert_gives_back_the_pristine_files(container: Container) -> None:
