@@ -18,7 +18,9 @@ WRONG_ACTIVATIONS = {
     "up clamped from above only": Edit("clamp(min=-limit, max=limit)", "clamp(max=limit)"),
     "halves exchanged": Edit(_BOTH, "silu(x[..., d:]).clamp(max=limit)\n    up = x[..., :d]"),
     "halves interleaved": Edit(_BOTH, "silu(x[..., ::2]).clamp(max=limit)\n    up = x[..., 1::2]"),
-    "limit ignored": Edit("    d = x.shape[-1] // 2\n    gate", "    d, limit = x.shape[-1] // 2, 7.0\n    gate"),
+    "limit ignored": Edit(
+        "    d = x.shape[-1] // 2\n    gate", "    d, limit = x.shape[-1] // 2, 7.0\n    gate"
+    ),
     "nothing clamped": Edit("return gate * up", "return torch.nn.functional.silu(x[..., :d]) * x[..., d:]"),
     "no number": Edit("return gate * up", "return gate * up * math.nan"),
 }
