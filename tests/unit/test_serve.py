@@ -81,6 +81,16 @@ def test_a_set_that_is_not_applied_starts_nothing(serve: Serve, kit: tree.Kit) -
     assert run.stdout == ""
 
 
+def test_what_needs_a_set_that_is_not_there_starts_nothing_even_if_forced(serve: Serve) -> None:
+    own = serve.root / "own.yaml"
+    own.write_text("# Mine.\n# needs-sets: unheard-of\n")
+    by_profile = serve(PROFILE=str(own), FORCE="1")
+    by_flag = serve("-sc", '{"method": "mtp", "num_speculative_tokens": 3}', FORCE="1")
+    for run, who in ((by_profile, f"the profile {own}"), (by_flag, "--speculative-config.method mtp")):
+        assert (run.returncode, run.stdout) == (3, "")
+        assert f"{who} needs the set " in run.stderr
+
+
 def test_problems_stop_the_start_unless_it_is_forced(serve: Serve) -> None:
     stopped = serve(FORCE="", VLLM_ASCEND_ENABLE_FLASHCOMM1="1")
     assert (stopped.returncode, stopped.stdout) == (1, "")

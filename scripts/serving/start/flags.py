@@ -82,6 +82,8 @@ class Row:
     example: tuple[str, ...]
     evidence: tuple[Evidence, ...]
     fate: Fate = Fate.PARSED
+    needs_set: str = ""
+    """The opt-in set without which it cannot work."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,7 @@ SCHEMA = {
     "stands": Column(list, required=False),
     "absent": Column(list, required=False),
     "unrecognised": Column(bool, required=False),
+    "needs_set": Column(str, required=False),
 }
 
 
@@ -143,6 +146,7 @@ def _row(row: toml_rows.Row) -> Row:
         example=tuple(row["example"]),
         evidence=(*_evidence(row, "stands"), *_evidence(row, "absent")),
         fate=Fate.UNRECOGNISED if row.get("unrecognised") else Fate.PARSED,
+        needs_set=row.get("needs_set", ""),
     )
 
 

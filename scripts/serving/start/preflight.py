@@ -17,7 +17,7 @@ from typing import Any
 from patchkit import plan, report, state
 from patchkit.errors import KitError, Refused
 from patchkit.release import Release
-from patchkit.state import SetState
+from patchkit.state import Installation, SetState
 from patchkit.target import Target
 from serving import bounded, findings
 from serving.capacity import memory
@@ -29,7 +29,7 @@ from serving.model import checkpoint
 from serving.typed import PLAIN, Typed
 
 from . import arguments as command_line
-from . import flags, profiles
+from . import flags, needed, profiles
 from .flags import Advice, Verdict
 from .profiles import Profile
 
@@ -85,10 +85,12 @@ def look(
     ``ignore`` names checks of the doctor to leave out, ``options`` names the target on a command line.
 
     Raises:
-        Refused: the set is not applied; there is no model folder; a second ``--config``; a check
-            to leave out that does not exist.
+        Refused: the base is not applied, or a set that the profile or a flag needs; there is no
+            model folder; a second ``--config``; a check to leave out that does not exist.
     """
-    _require_applied(release, target, options)
+    installation = state.inspect(release, target)
+    _require_applied(installation, options)
+    needed.require_sets(installation, start.profile, start.words, options)
     _require_folder(start.model)
     _require_one_config(start)
     examination = doctor.examine(host, release, target, ignore, port=_port(start), model=start.model)
@@ -101,8 +103,7 @@ def look(
     return Preflight(start, flags.advise((str(start.model), *start.arguments)), found)
 
 
-def _require_applied(release: Release, target: Target, options: str) -> None:
-    found = state.inspect(release, target)
+def _require_applied(found: Installation, options: str) -> None:
     if found.state in {SetState.APPLIED, SetState.NATIVE}:
         return
     plan.require(found, plan.to_apply(found, ()))  # where apply would refuse, its own reason
@@ -231,6 +232,10 @@ def as_json(found: Preflight, typed: Typed = PLAIN) -> dict[str, Any]:
     return {
         "failed": found.failed,
         "profile": found.start.profile.name,
+        "needs": {
+            "sets": list(found.start.profile.needs.sets),
+            "checkpoint": found.start.profile.needs.checkpoint,
+        },
         "arguments": list(found.start.words),
         "advice": flags.as_json(found.advice),
         "findings": [findings.as_json(item, typed) for item in found.findings],

@@ -74,9 +74,19 @@ def test_a_profile_becomes_the_words_of_a_command_line() -> None:
         ("port:8000", "expected a line such as"),
         ("  port: 8000", "expected a line such as"),
         ("port: 8000 # why", "expected a line such as"),
-        ("port: [1, 2]", "expected a line such as"),
+        ("port: [a, b]", "would not read"),
+        ("port: [1,2]", "would not read"),
+        ("port: [1e5]", "would not read"),
+        ("port: []", "would not read"),
+        ("port: [[1]]", "would not read"),
         ('name: "a"', "would not read"),
-        ("name: {a: b}", "expected a line such as"),
+        ("name: {a: b}", "would not read"),
+        ("name: {}", "would not read"),
+        ('name: {"a": 010}', "would not read"),
+        ('name: {"a": null}', "would not read"),
+        ('name: {"a": "b c"}', "would not read"),
+        ('name: {"a": 1, "a": 2}', "would not read"),
+        ('name: {"a": 1} # why', "expected a line such as"),
         ("name: &a", "would not read"),
         ("name: off", "would not read"),
         ("name: NULL", "would not read"),
@@ -111,6 +121,40 @@ def test_a_profile_that_is_not_there(name: str) -> None:
     with pytest.raises(Refused) as refusal:
         profiles.load(name)
     assert "bf16-tp8, agent" in refusal.value.next_step
+
+
+def test_json_is_one_word_and_a_list_a_word_for_each_item() -> None:
+    found = profiles.parse("mine", '# a\na-config: {"b": "c", "d": 3, "e": true}\n# f\ng: [4, 8]\n')
+    assert found.arguments == ("--a-config", '{"b": "c", "d": 3, "e": true}', "--g", "4", "8")
+
+
+def test_what_a_profile_needs_stands_in_its_head_and_is_no_reason() -> None:
+    found = profiles.parse("mine", f"# needs-checkpoint: big\n# needs-sets: one two\n{SAMPLE}")
+    assert (found.needs.sets, found.needs.checkpoint) == (("one", "two"), "big")
+    assert found.summary == "For a test."
+    assert profiles.text(found).splitlines()[1:4] == [
+        "  needs the set one",
+        "  needs the set two",
+        "  needs a checkpoint of the kind big",
+    ]
+    assert profiles.parse("mine", SAMPLE).needs == profiles.Needs()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("# needs-sets:\n", "line 1 of the profile mine: needs-sets says ''"),
+        ("# needs-sets: One, two\n", "needs-sets says 'One, two'"),
+        ("# needs-checkpoint: a b\n", "expected one kind of checkpoint"),
+        ("# needs-cards: 8\n", "needs-cards, which the kit does not know"),
+        ("#needs_sets:a\n# needs-sets: b\n", "line 2 of the profile mine is '# needs-sets: b'"),
+        ("# why\nport: 8000\n# needs-sets: a\n", "which is below a flag"),
+    ],
+)
+def test_a_need_that_makes_no_sense_is_refused(text: str, expected: str) -> None:
+    with pytest.raises(Refused) as refusal:
+        profiles.parse("mine", text)
+    assert expected in str(refusal.value)
 
 
 @given(st.text(alphabet=st.sampled_from("ab-:# \n0true\tf'\"[{&")) | st.text())
