@@ -16,6 +16,7 @@ _MODULES = {
     "patching": ("status", "apply", "verify", "diff", "revert", "overlay", "sets"),
     "starting": ("fetch", "doctor", "check-model", "plan", "preflight", "flags", "explain"),
     "asking": ("bench", "report", "smoke"),
+    "accepting": ("accept",),
     "completion": ("completion",),
 }
 _MODULE_OF = {verb: module for module, verbs in _MODULES.items() for verb in verbs}

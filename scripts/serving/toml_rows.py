@@ -20,7 +20,9 @@ _AGAIN = "copy the kit again from where you have it"
 
 @dataclass(frozen=True)
 class Column:
-    """One key of a row: ``str``, ``bool``, a ``list`` of texts, or a ``re.Pattern`` written as text."""
+    """One key of a row: ``str``, ``bool``, an ``int`` from 0 on, a ``list`` of texts, or a ``re.Pattern``
+    written as text.
+    """
 
     kind: type
     required: bool = True
@@ -90,6 +92,9 @@ def _problem(value: Any, column: Column) -> str:
     """What is wrong with a value; "" where nothing is."""
     if column.kind is bool:
         return "" if isinstance(value, bool) else "expected true or false"
+    if column.kind is int:
+        is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+        return "" if is_count else "expected a number from 0 on"
     if column.kind is list:
         texts = isinstance(value, list) and value and all(isinstance(item, str) and item for item in value)
         return "" if texts else "expected a list of texts"

@@ -7,7 +7,7 @@ import json
 import os
 import pkgutil
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -57,7 +57,7 @@ class Patient:
     def packages(self) -> Packages | None:
         """The versions of the packages around vLLM, or None where they cannot be told."""
         if self.interpreter is not None:
-            return _ask(self.interpreter)
+            return ask(self.interpreter)
         assert isinstance(self.target, Target)  # noqa: S101 - only a target has no interpreter
         return _in_folder(self.target.lock_folder.parent)
 
@@ -92,7 +92,7 @@ class Patient:
         return sockets.of(self.host)
 
 
-def _ask(interpreter: Path) -> Packages | None:
+def ask(interpreter: Path, names: Sequence[str] = DISTRIBUTIONS) -> Packages | None:
     """Ask the interpreter's own metadata, with no folder of ours on its path and nothing imported."""
     program = pkgutil.get_data(__package__, "distributions.py")
     if program is None:
@@ -100,7 +100,7 @@ def _ask(interpreter: Path) -> Packages | None:
             "the kit's own file serving/machine/distributions.py is absent",
             "copy the kit again from where you have it",
         )
-    command = (interpreter, "-P", "-B", "-c", program.decode("utf-8"), *DISTRIBUTIONS)
+    command: tuple[str | Path, ...] = (interpreter, "-P", "-B", "-c", program.decode("utf-8"), *names)
     output = processes.run(command, os.environ, interpreter.resolve().parent, _ASK_TIMEOUT_S)
     try:
         answer = json.loads(output.text.strip().splitlines()[-1])

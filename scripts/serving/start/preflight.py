@@ -89,7 +89,7 @@ def look(
             model folder; a second ``--config``; a check to leave out that does not exist.
     """
     installation = state.inspect(release, target)
-    _require_applied(installation, options)
+    require_applied(installation, options)
     needed.require_sets(installation, start.profile, start.words, options)
     _require_folder(start.model)
     _require_one_config(start)
@@ -103,7 +103,7 @@ def look(
     return Preflight(start, flags.advise((str(start.model), *start.arguments)), found)
 
 
-def _require_applied(found: Installation, options: str) -> None:
+def require_applied(found: Installation, options: str) -> None:
     if found.state in {SetState.APPLIED, SetState.NATIVE}:
         return
     plan.require(found, plan.to_apply(found, ()))  # where apply would refuse, its own reason
