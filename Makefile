@@ -16,6 +16,9 @@ PACKAGES := build/packages
 RELEASES = $(or $(RELEASE),$(basename $(notdir $(wildcard tests/requirements/releases/*.txt))))
 SANDBOX_PYTHON := $(SANDBOX)/venv/bin/python
 
+# Both lanes of `make test` ask for what is downloaded; the second finds it there.
+ONE_AT_A_TIME = mkdir -p build && flock build/lock
+
 # Some of tests/target on the files of other releases: $(1) names them.
 define on_each_release
 set -e; for release in $(RELEASES); do \
@@ -70,27 +73,31 @@ image: ## the patched image (BASE_IMAGE=, SETS=, IMAGE=, BUILDER=), with docker,
 
 # --- For a machine without an NPU (needs a network):
 
-.PHONY: demo sandbox packages test test-unit test-target test-kit test-packages test-releases test-long test-e2e test-image lint bench lock clean
+.PHONY: demo sandbox packages test test-unit test-target test-first-lane test-second-lane test-releases test-long test-e2e test-image lint bench lock clean
 demo: sandbox $(if $(RELEASE),packages) ## the whole job on the real packages, in a sandbox (RELEASE=)
 	@PATH="$(CURDIR)/$(SANDBOX)/venv/bin:$$PATH" scripts/demo.sh $(RELEASE)
 
 sandbox: ## the real vLLM 0.20.2 and vllm-ascend 0.20.2rc1 below build/
-	@$(PYTHON) scripts/sandbox.py $(SANDBOX) $(CACHE)
+	@$(ONE_AT_A_TIME) $(PYTHON) scripts/sandbox.py $(SANDBOX) $(CACHE)
 
 packages: ## the published packages of the other releases, unpacked below build/ (RELEASES=)
-	@$(PYTHON) scripts/packages.py $(PACKAGES) $(CACHE) $(RELEASES)
+	@$(ONE_AT_A_TIME) $(PYTHON) scripts/packages.py $(PACKAGES) $(CACHE) $(RELEASES)
 
-test: ## all tests that need no NPU; those of the kit alone beside those that wait for downloads
-	@$(MAKE) --no-print-directory -j2 test-kit test-packages
+test: ## all tests that need no NPU, in two lanes side by side
+	@$(MAKE) --no-print-directory -j2 test-first-lane test-second-lane
 
-# One after the other within each: real servers want both cores.
-test-kit:
-	@$(MAKE) --no-print-directory -j1 lint test-unit
+# One after the other within each. A start of a server is mostly one process that imports.
+test-first-lane:
+	@$(MAKE) --no-print-directory -j1 lint test-unit test-e2e E2E='$(SERVERS)'
 
-test-packages:
-	@$(MAKE) --no-print-directory -j1 test-target test-releases test-e2e
+test-second-lane:
+	@$(MAKE) --no-print-directory -j1 test-target test-releases test-e2e E2E='$(filter-out $(SERVERS) $(LONG),$(ALL_E2E))'
 
-LONG := tests/e2e/test_mtp_answers.py tests/e2e/test_mtp_ascend.py tests/e2e/test_mtp_acceptance.py
+LONG := tests/e2e/test_mtp_answers.py tests/e2e/test_mtp_ascend.py tests/e2e/test_mtp_acceptance.py \
+	tests/e2e/test_two_nodes_parted.py
+ALL_E2E := $(sort $(wildcard tests/e2e/test_*.py))
+SERVERS := $(filter tests/e2e/test_server_%,$(ALL_E2E))
+E2E = $(filter-out $(LONG),$(ALL_E2E))
 
 test-long: sandbox packages ## what does not fit into make test: drafting, and the other releases' numbers (RELEASES=)
 	@$(call on_each_release,tests/target/test_activation.py tests/target/test_moe_mlp.py tests/target/test_window.py)
@@ -108,8 +115,8 @@ test-target: sandbox packages ## on the real packages
 test-releases: sandbox packages ## what tells a broken set of the other releases, without a server (RELEASES=)
 	@$(call on_each_release,tests/target/test_probe.py)
 
-test-e2e: sandbox packages $(DRAW)/complete ## real servers with a tiny Step-3.7
-	@KIT_DRAW_PYTHON='$(CURDIR)/$(DRAW)/bin/python' $(SANDBOX_PYTHON) -m pytest tests/e2e $(LONG:%=--ignore=%)
+test-e2e: sandbox packages $(DRAW)/complete ## real servers with a tiny Step-3.7 (E2E=: these files alone)
+	@KIT_DRAW_PYTHON='$(CURDIR)/$(DRAW)/bin/python' $(SANDBOX_PYTHON) -m pytest $(E2E)
 
 test-image: $(IMAGE_TOOLS)/complete ## build and run the image on a stand-in base (root, buildah, debootstrap)
 	@KIT_CACHE='$(abspath $(CACHE))' $(IMAGE_TOOLS)/bin/python -m pytest tests/image

@@ -3,6 +3,8 @@
 set -euo pipefail
 
 KIT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+# shellcheck source=scripts/nodes.sh
+source "$KIT/scripts/nodes.sh"
 
 usage() {
     cat <<'END'
@@ -22,6 +24,14 @@ usage: MODEL=/data/Step-3.7-Flash scripts/serve.sh [VLLM-OPTION...]
   DRY_RUN  1: print the command and start nothing
   ROOT     a folder that holds vllm/ and vllm_ascend/, in place of those of the vllm command
   IGNORE   names of checks of `kit doctor` to leave out, with spaces between them
+
+One server over several machines, each with the same command but for NODE_RANK:
+
+  NODES        how many (1)
+  NODE_RANK    0 on the one that answers, 1 on the next
+  MASTER       the IPv4 address of node 0, on every node
+  NIC          this machine's network interface towards the others
+  MASTER_PORT  a free port of node 0 (29501)
 
 exit codes: 1 a problem was found and nothing was started, 2 usage, 3 refused and nothing was
 started, else those of `vllm serve`
@@ -52,6 +62,11 @@ PORT=${PORT:-8000}
 command -v vllm >/dev/null || refuse "there is no vllm command on PATH" \
     "run this inside the container of vllm-ascend v0.20.2rc1"
 
+NODES=${NODES:-1}
+MASTER_PORT=${MASTER_PORT:-29501}
+of_node=()
+[[ $NODES == 1 ]] || prepare_node
+
 file=$PROFILE
 [[ $PROFILE == */* || $PROFILE == *.y*ml ]] || file=$KIT/scripts/serving/profiles/$PROFILE.yaml
 
@@ -64,13 +79,13 @@ look() {
     [[ -z ${ROOT:-} ]] || options+=(--root "$ROOT")
     [[ -z ${API_KEY:-} ]] || options+=(--with-key)
     "$KIT/scripts/kit" preflight --profile "$PROFILE" --host "$HOST" --port "$PORT" \
-        "${options[@]}" -- "$MODEL" "$@" >&2
+        "${options[@]}" -- "$MODEL" "${of_node[@]}" "$@" >&2
 }
 
 # This very call, as it can be typed again; the key is left to whoever types it.
 again() {
     local name
-    for name in MODEL PROFILE HOST PORT ROOT IGNORE; do
+    for name in MODEL PROFILE HOST PORT ROOT IGNORE NODES NODE_RANK MASTER MASTER_PORT NIC; do
         [[ -z ${!name:-} ]] || printf '%s=%q ' "$name" "${!name}"
     done
     printf '%q ' "$KIT/scripts/serve.sh" "$@"
@@ -87,7 +102,7 @@ if ((status == 1)) && [[ ${DRY_RUN:-} != 1 ]]; then
     printf 'serve.sh: starting all the same, because of FORCE=1.\n' >&2
 fi
 
-command=(vllm serve "$MODEL" --config "$file" --host "$HOST" --port "$PORT" "$@")
+command=(vllm serve "$MODEL" --config "$file" --host "$HOST" --port "$PORT" "${of_node[@]}" "$@")
 if [[ ${DRY_RUN:-} == 1 ]]; then
     [[ -z ${API_KEY:-} ]] || printf 'VLLM_API_KEY=... '
     printf '%q ' "${command[@]}"

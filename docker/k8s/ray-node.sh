@@ -13,6 +13,8 @@ set -euo pipefail
 readonly RAY_PORT=6379
 readonly KIT=/opt/step3p7-kit
 readonly WAIT_S=${WAIT_S:-1800}
+# shellcheck source=scripts/nodes.sh
+source "$KIT/scripts/nodes.sh"
 
 say() {
     printf 'ray-node: %s\n' "$*" >&2
@@ -23,14 +25,13 @@ is_head() {
 }
 
 # Ray hands the environment on to its workers, so all of this must stand before it starts.
-export_network() {
+prepare_network() {
     if [[ ! -e /sys/class/net/$NIC ]]; then
         say "NIC is $NIC, which is no network interface of this node; nothing was started."
-        say "Next: set it to one of these: $(cd /sys/class/net && echo *)"
+        say "Next: set it to one of these: $(interfaces)"
         exit 3
     fi
-    export HCCL_IF_IP=$NODE_IP VLLM_HOST_IP=$NODE_IP
-    export HCCL_SOCKET_IFNAME=$NIC GLOO_SOCKET_IFNAME=$NIC TP_SOCKET_IFNAME=$NIC
+    export_network "$NIC" "$NODE_IP"
     # Else Ray narrows each worker's NPUs, and vllm-ascend then cannot find its own.
     export RAY_EXPERIMENTAL_NOSET_ASCEND_RT_VISIBLE_DEVICES=1
     export RAY_USAGE_STATS_ENABLED=0
@@ -83,7 +84,7 @@ health() {
 case ${1:-} in
     start)
         shift
-        export_network
+        prepare_network
         if is_head; then start_head "$@"; else start_worker; fi
         ;;
     health) health ;;

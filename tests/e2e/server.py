@@ -62,13 +62,14 @@ class Server:
     log: Path
     start_s: float
     process: subprocess.Popen[bytes]
+    host: str = HOST
 
     @property
     def url(self) -> str:
-        return f"http://{HOST}:{self.port}"
+        return f"http://{self.host}:{self.port}"
 
     def is_healthy(self) -> bool:
-        return self.process.poll() is None and get_health(self.port)
+        return self.process.poll() is None and get_health(self.port, self.host)
 
     def memory(self) -> int:
         """Bytes that its processes hold, a page that several share counted once."""
@@ -118,10 +119,12 @@ def serving(
         stop(process)
 
 
-def wait_until_healthy(process: subprocess.Popen[bytes], port: int, log: Path, waiting: Waiting) -> float:
+def wait_until_healthy(
+    process: subprocess.Popen[bytes], port: int, log: Path, waiting: Waiting, host: str = HOST
+) -> float:
     """The seconds that it took."""
     start = time.monotonic()
-    while not get_health(port):
+    while not get_health(port, host):
         seconds = time.monotonic() - start
         if process.poll() is not None:
             raise ServerFailed(
@@ -169,9 +172,9 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def get_health(port: int) -> bool:
+def get_health(port: int, host: str = HOST) -> bool:
     """Does ``/health`` answer 200? Past any proxy of the environment."""
-    connection = http.client.HTTPConnection(HOST, port, timeout=5)
+    connection = http.client.HTTPConnection(host, port, timeout=5)
     try:
         connection.request("GET", "/health")
         return connection.getresponse().status == http.client.OK

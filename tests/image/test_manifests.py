@@ -120,8 +120,9 @@ def test_files_of_the_kit_that_pods_name_are_in_the_kit(file: Path) -> None:
         assert (KIT / name[name.index(inside) + len(inside) :]).is_file()
 
 
-def test_two_nodes_are_one_pipeline_of_two() -> None:
-    [stateful_set] = of_kind(KIT / "docker/k8s/two-nodes.yaml", "StatefulSet")
+@pytest.mark.parametrize("file", ["two-nodes.yaml", "two-nodes-without-ray.yaml"])
+def test_two_nodes_are_one_pipeline_of_two(file: str) -> None:
+    [stateful_set] = of_kind(KIT / "docker/k8s" / file, "StatefulSet")
     [container] = stateful_set["spec"]["template"]["spec"]["containers"]
     nodes = {entry["name"]: entry.get("value") for entry in container["env"]}["NODES"]
 

@@ -139,3 +139,49 @@ def test_the_help_names_every_profile(serve: Serve) -> None:
     assert run.returncode == 0
     for profile in (tree.PROJECT / "scripts" / "serving" / "profiles").iterdir():
         assert profile.stem in run.stdout
+
+
+NODE = {"NODES": "2", "NODE_RANK": "0", "MASTER": "127.0.0.1", "NIC": "lo"}
+
+
+def test_each_of_two_nodes_is_given_its_place(serve: Serve) -> None:
+    shared = ["--pipeline-parallel-size", "2", "--nnodes", "2", "--node-rank"]
+    first = serve("--seed", "1", **NODE)
+    assert first.returncode == 0, first.stderr
+    place = words(first)[words(first).index("--pipeline-parallel-size") :]
+    assert place == [*shared, "0", "--master-addr", "127.0.0.1", "--master-port", "29501", "--seed", "1"]
+
+    second = serve(**NODE | {"NODE_RANK": "1", "MASTER": "192.0.2.7", "MASTER_PORT": "29777"})
+    place = words(second)[words(second).index("--pipeline-parallel-size") :]
+    assert place == [*shared, "1", "--master-addr", "192.0.2.7", "--master-port", "29777", "--headless"]
+
+
+def test_every_library_of_a_node_is_told_of_the_interface(serve: Serve) -> None:
+    (serve.commands / "vllm").write_text("#!/bin/sh\nenv\n")
+    told = serve(**NODE).stdout.splitlines()
+    for name in ("HCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
+        assert f"{name}=lo" in told
+    for name in ("HCCL_IF_IP", "VLLM_HOST_IP"):
+        assert f"{name}=127.0.0.1" in told
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"NODES": "two"}, "NODES is two, expected how many machines"),
+        ({"NODE_RANK": ""}, "NODE_RANK is '', expected 0 to 1"),
+        ({"NODE_RANK": "2"}, "NODE_RANK is '2', expected 0 to 1"),
+        ({"NODE_RANK": "08"}, "NODE_RANK is '08', expected 0 to 1"),
+        ({"MASTER": "node-0.example"}, "expected the IPv4 address of node 0, and no name"),
+        ({"MASTER": "192.0.2.7"}, "this is node 0, whose address on lo is 127.0.0.1"),
+        ({"MASTER_PORT": "-1"}, "MASTER_PORT is -1, which is no number of a port"),
+        ({"NIC": "eth77"}, "NIC is 'eth77', which is no network interface of this machine"),
+        ({"NIC": ""}, "NIC is '', which is no network interface of this machine"),
+    ],
+    ids=str,
+)
+def test_a_place_that_makes_no_sense_starts_nothing(serve: Serve, wrong: dict[str, str], said: str) -> None:
+    run = serve(**NODE | wrong)
+    assert (run.returncode, run.stdout) == (3, "")
+    assert said in run.stderr
+    assert run.stderr.splitlines()[-1].startswith("Next: ")
